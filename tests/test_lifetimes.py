@@ -301,6 +301,29 @@ def test_a_blocking_copy_is_waited_for(watch: Watch) -> None:
     assert found(watch) == []
 
 
+@pytest.mark.parametrize(("read", "expected"), [("tokens_cpu", ["FR403"]), ("tokens", [])])
+def test_the_host_waits_for_nothing_to_read_what_is_its_own(
+    watch: Watch, read: str, expected: list[str]
+) -> None:
+    engine = Engine()
+    engine.pull().synchronize()
+    engine.copy.wait_stream(engine.forward)
+    with torch.cpu.stream(engine.copy):
+        engine.push()
+        getattr(engine, read).tolist()
+        engine.staging.fill_(7)
+    assert codes(watch) == expected
+
+
+def test_what_the_host_wrote_within_a_stream_s_context_it_may_read(watch: Watch) -> None:
+    engine = Engine()
+    with torch.cpu.stream(engine.forward):
+        engine.tokens_cpu[:2] = torch.tensor([5, 6])
+    with torch.cpu.stream(engine.copy):
+        assert engine.tokens_cpu.tolist() == [5, 6, 0, 0]
+    assert codes(watch) == []
+
+
 # --- FR403 ---
 
 

@@ -615,6 +615,41 @@ def test_a_contract_that_does_not_say_drained_hears_whether_it_matters(
     assert codes(watch) == []
 
 
+READS_IN_FLIGHT = {
+    "fm.tokens_buf.clone()": [],
+    "fm.tokens_buf[:]  + 0": [],
+    "fm.tokens_buf[rows]": ["FR401"],
+    "fm.tokens_buf[1:2] + 0": ["FR401"],
+}
+
+
+@pytest.mark.parametrize("read", READS_IN_FLIGHT)
+def test_a_copy_of_the_whole_buffer_is_no_use_by_the_last_owner(
+    bench: Bench,  # noqa: F811
+    read: str,
+) -> None:
+    from fmcheck.runtime.session.watch import Watch
+
+    bench.write(POOL)
+    text = OWNERS.replace('does = "hands out"', 'does = "hands out"\n    drained = true')
+    watch = Watch([bench.contract(text)], streams="tracked")
+    bench.watches.append(watch)
+    watch.start()
+    import importlib
+
+    engine = importlib.import_module(bench.name)
+    fm, pool, first = engine.FutureMap(), engine.Pool(), request("first")
+    forward = torch.cpu.Stream()
+    rows = torch.tensor(pool.alloc([first]))
+    with torch.cpu.stream(forward):
+        fm.stash(rows, torch.tensor([5]))
+        forward.record_event().synchronize()
+        eval(read, {"fm": fm, "rows": rows})
+    pool.free(first)
+    pool.alloc([request("second")])
+    assert codes(watch) == READS_IN_FLIGHT[read]
+
+
 @pytest.mark.parametrize(("sink", "row"), [("0", 0), ("-1", 7), ('"self.pad"', 3)])
 def test_a_pool_that_gives_the_sink_away_is_a_fault(
     bench: Bench,  # noqa: F811

@@ -11,7 +11,7 @@ from _pytest._io.saferepr import saferepr
 from fmcheck.contract import parse_contract
 from fmcheck.runtime.relay.relay_tensor import relay_tensor
 from fmcheck.runtime.session.watch import Watch
-from fmcheck.runtime.steps.placements import declare_host
+from fmcheck.runtime.steps.placements import declare_host, take_for_device
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -442,3 +442,16 @@ def test_a_stream_s_read_comes_before_its_own_write_whosever_the_memory_is(read:
 
 def test_a_copy_of_what_is_the_host_s_is_overtaken_by_the_host() -> None:
     assert read_and_kept("copy", is_host=True) == ([10] * 4, ["FR403"])
+
+
+def test_a_relay_buffer_goes_to_the_host_by_a_copy_as_any_tensor_of_the_device_does(
+    relay: Relay,
+) -> None:
+    take_for_device(relay.buf)
+    with torch.cpu.stream(relay.forward):
+        relay.buf[rows(1)] = 5
+        pulled = relay.buf.to("cpu", non_blocking=True)
+        relay.buf[rows(1)] = 6
+    relay.forward.synchronize()
+    assert pulled.tolist()[1] == 5
+    assert relay.found() == ()

@@ -9,6 +9,7 @@ import types
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -764,6 +765,79 @@ def test_elsewhere_a_slice_consumes_nothing(bench: Bench) -> None:
     for _ in range(2):
         assert engine.look(batch) == [5, 6]
     assert codes(watch) == []
+
+
+HANDS_ON = """
+
+    class Batch:
+        def __init__(self):
+            self.sampled = None
+
+        def head(self):
+            return {"ids": [self.sampled[:2].squeeze(1)]}
+
+        def keep(self):
+            self.kept = self.sampled[0]
+
+        def copy_and_hand_on(self, ids):
+            head = self.sampled[:2]
+            ids[:2].copy_(head[:, 0])
+            return head
+
+        def only_looked_at(self):
+            head = self.sampled[:2]
+            return len(head)
+"""
+
+
+@pytest.mark.parametrize(
+    ("call", "rows"), [("head", (0, 1)), ("keep", (0,)), ("copy_and_hand_on", (0, 1))]
+)
+def test_a_slice_that_leaves_who_takes_rows_was_gathered_once(
+    bench: Bench, call: str, rows: tuple[int, ...]
+) -> None:
+    contract = BY_A_SLICE.replace("MODULE:prepare", f"MODULE:Batch.{call}")
+    engine, watch = bench.engine(contract, HANDS_ON)
+    batch = engine.Batch()
+    batch.sampled = torch.tensor([[5], [6], [7]])
+    given = [torch.zeros(4, dtype=torch.int64)] if call == "copy_and_hand_on" else []
+    getattr(batch, call)(*given)
+    assert codes(watch) == []
+    getattr(batch, call)(*given)
+    (violation,) = watch.drain()
+    assert (violation.code, violation.rows) == ("FR102", rows)
+    assert violation.access.site.function == f"Batch.{call}"
+
+
+def test_a_slice_that_nobody_holds_any_more_was_not_gathered(bench: Bench) -> None:
+    contract = BY_A_SLICE.replace("MODULE:prepare", "MODULE:Batch.only_looked_at")
+    engine, watch = bench.engine(contract, HANDS_ON)
+    batch = engine.Batch()
+    batch.sampled = torch.tensor([[5], [6], [7]])
+    assert [batch.only_looked_at() for _ in range(2)] == [2, 2]
+    assert codes(watch) == []
+
+
+def test_a_row_of_an_array_that_leaves_who_takes_rows_was_gathered(bench: Bench) -> None:
+    contract = BY_A_SLICE.replace("MODULE:prepare", "MODULE:Batch.head").replace("lazy = true", "")
+    source = """
+        import numpy as np
+
+        class Batch:
+            def __init__(self):
+                self.sampled = np.zeros((4, 2), np.int64)
+
+            def head(self, row):
+                return self.sampled[row]
+    """
+    engine, watch = bench.engine(contract, source)
+    batch = engine.Batch()
+    batch.sampled[1] = np.array([5, 6])
+    assert batch.head(1).tolist() == [5, 6]
+    assert codes(watch) == []
+    batch.head(2)
+    (violation,) = watch.drain()
+    assert (violation.code, violation.rows) == ("FR101", (2,))
 
 
 def test_rows_that_are_kept_hold_their_values_after_the_gather(bench: Bench) -> None:

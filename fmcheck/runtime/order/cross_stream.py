@@ -26,7 +26,7 @@ from fmcheck.runtime.order.extents import (
 )
 from fmcheck.runtime.order.races import Party, race
 from fmcheck.runtime.order.virtual import lane_of
-from fmcheck.runtime.steps.placements import origin_of
+from fmcheck.runtime.steps.placements import Placement, is_sure, origin_of, placement_of
 
 if TYPE_CHECKING:
     from fmcheck.finding import Site
@@ -62,8 +62,11 @@ class CrossStreamTensors:
         self.blocks.of(tensor).shared = True
 
     def before(self, call: OperatorCall) -> None:
-        """The host has launched the call, and has waited for what it is about to read itself."""
-        if call.host and not call.is_view:
+        """The host has launched the call, and has waited for what it is about to read itself.
+
+        It waits for nothing where it reads memory that is its own beyond doubt.
+        """
+        if call.host and not call.is_view and not all(map(_is_the_hosts, call.reads)):
             self.fences.read_by_host(call.lane)
         else:
             self.fences.launch(call.lane)
@@ -346,3 +349,8 @@ def _touch_of(
     low, high = span(tensor)
     extent = Strided(low, tensor.shape, tensor.stride(), tensor.itemsize)
     return BlockTouch(lane, count, moment, low, high, extent, is_copy)
+
+
+def _is_the_hosts(tensor: torch.Tensor) -> bool:
+    """Tells whether a tensor is the host's beyond doubt, and was not sent to the device."""
+    return is_sure(tensor) and placement_of(tensor) is Placement.HOST

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from fmcheck.finding import CHECKS, Access, Violation
 from fmcheck.runtime.core import violations
 from fmcheck.runtime.core.clocks import Shadow
+from fmcheck.runtime.core.rows import EVERYTHING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -60,6 +61,8 @@ class RelayLanes:
         self.delay = delay
         self.fences = fences
         self.shadow = Shadow(len(buffer.ledger), fences.clocks)
+        # The sites that read the whole buffer, whoever holds which row.
+        self._mirrors: set[int] = set()
 
     def wrote(self, rows: Any, moment: int) -> None:
         """The current stream wrote rows."""
@@ -86,6 +89,8 @@ class RelayLanes:
             self.fences.read_by_host(lane)
             lane = self.fences.host
         moment = self.fences.tally.moments.on(lane.name, site)
+        if rows is EVERYTHING or len(rows) == len(self.buffer.ledger):
+            self._mirrors.add(self.fences.tally.moments.site(moment))
         self._enter("peek", rows, moment, lane)
 
     def reused(self, rows: npt.NDArray[Any], drained: bool | None) -> None:
@@ -116,12 +121,21 @@ class RelayLanes:
         )
         for conflict in found:
             rows = conflict.rows[~np.isin(conflict.rows, self.buffer.sink_rows)]
+            if late.verb == "hand-out" and conflict.kind == "read-write":
+                rows = rows[
+                    ~self._is_mirror(conflict.moments[np.searchsorted(conflict.rows, rows)])
+                ]
             if not rows.size:
                 continue
             moment = int(conflict.moments[np.searchsorted(conflict.rows, rows[0])])
             early = early_party(conflict.kind, moment, self.fences.lanes[conflict.lane])
             snapshot = self.fences.snapshot((early.lane, late.lane))
             self._report(conflict.kind, rows, early, late, happened, snapshot)
+
+    def _is_mirror(self, moments: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+        """Tells which reads were of the whole buffer: no last owner's, so that a row may go on."""
+        of = self.fences.tally.moments.site
+        return np.array([of(int(one)) in self._mirrors for one in moments], bool)
 
     def _report(
         self,

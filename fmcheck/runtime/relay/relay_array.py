@@ -15,7 +15,7 @@ from fmcheck.runtime.core import rows
 from fmcheck.runtime.core.containment import contained
 from fmcheck.runtime.relay import relay_tensor
 from fmcheck.runtime.relay.buffer import WriteEffect
-from fmcheck.runtime.relay.scope import CHECK
+from fmcheck.runtime.relay.scope import CHECK, Scope, current, forget_view, note_view
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -49,7 +49,7 @@ class RelayArray(np.ndarray):
         if self._relay is None:
             return found
         if not _is_advanced(index) and isinstance(found, np.ndarray):
-            return over(found, self._relay)
+            return _sliced(over(found, self._relay), self)
         _read(self, index if _is_advanced(index) else None)
         return found
 
@@ -189,8 +189,18 @@ def _shares(result: Any, array: RelayArray) -> bool:
 def _as_view(result: Any, sources: Iterator[RelayArray]) -> Any:
     for source in sources:
         if _shares(result, source) and source._relay is not None:
-            return over(result, source._relay)
+            view = over(result, source._relay)
+            return _sliced(view, source) if forget_view(source) else view
     return result
+
+
+def _sliced(view: RelayArray, of: RelayArray) -> RelayArray:
+    """Keeps a slice that was made in a function that takes rows: handing it out is a gather."""
+    if current() is Scope.TAKE and view._relay is not None:
+        forget_view(of)
+        site = view._relay.tally.sites.here()
+        note_view(view, lambda handed: _enter(handed, relay_tensor.gather_slice, site))
+    return view
 
 
 # --- telling the buffer ---
@@ -211,6 +221,7 @@ def _written(array: RelayArray, expression: Any, how: WriteEffect) -> None:
 
 def _enter(array: RelayArray, enter: Callable[..., None], *what: Any) -> None:
     buffer = array._relay
+    forget_view(array)
     if buffer is None or not buffer.tally.active:
         return
     with contained(buffer.tally, CHECK), buffer.tally.lock, buffer.by_the_host():

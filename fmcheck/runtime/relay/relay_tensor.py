@@ -30,7 +30,7 @@ from fmcheck.runtime.relay.buffer import (
 )
 from fmcheck.runtime.relay.memory import Veil, VeiledMemory, memory_of
 from fmcheck.runtime.relay.row_layout import PLAIN, Layout, UnitOwners, of_units
-from fmcheck.runtime.relay.scope import CHECK, Scope, current
+from fmcheck.runtime.relay.scope import CHECK, Scope, current, forget_view, note_view
 from fmcheck.runtime.steps.torch_modes import own_code
 
 if TYPE_CHECKING:
@@ -347,7 +347,7 @@ def _getitem(func: Call, args: Arguments, kwargs: Options) -> Any:
         return result
     result = _taken(tensor._plain, plain(index))
     if _shares_storage(result, tensor._plain):
-        return alias(result, tensor._relay)
+        return _sliced(alias(result, tensor._relay), tensor)
     with own_code(tensor._relay.tally, CHECK):
         enter_read(tensor, indexing.host(index))
     return result
@@ -371,6 +371,15 @@ def _setitem(func: Call, args: Arguments, kwargs: Options) -> None:
     )
     for reader in _relay_tensors(value):
         enter_peek(reader)
+
+
+def _sliced(view: RelayTensor, of: RelayTensor) -> RelayTensor:
+    """Keeps a slice that was made in a function that takes rows, with the line that made it."""
+    if current() is Scope.TAKE:
+        forget_view(of)
+        site = of._relay.tally.sites.here(_OUR_FRAMES)
+        note_view(view, lambda handed: gather_slice(handed, site))
+    return view
 
 
 def _has_index(index: Any) -> bool:
@@ -646,6 +655,7 @@ def _accessed(tensors: Sequence[Any], index: Any) -> Iterator[RelayTensor]:
 
 def _enter(tensor: RelayTensor, how: str, expression: Any) -> Any:
     buffer = tensor._relay
+    forget_view(tensor)
     if buffer.is_captured():
         return None
     window, expression = _within(tensor, expression)
@@ -656,9 +666,17 @@ def _enter_gather(tensor: RelayTensor, expression: Any) -> None:
     _enter(tensor, "gather", expression)
 
 
+def gather_slice(view: RelayTensor, site: int) -> None:
+    """Enters the gather of a slice that leaves the function that takes it."""
+    with own_code(view._relay.tally, CHECK):
+        if not view._relay.is_captured():
+            view._relay.gather(*_within(view, rows.EVERYTHING), site)
+
+
 def enter_peek(tensor: RelayTensor, by_host: bool = False) -> None:
     """Enters a read of all of a tensor."""
     buffer = tensor._relay
+    forget_view(tensor)
     with own_code(buffer.tally, CHECK):
         if current() is Scope.TAKE and not by_host:
             _enter_gather(tensor, rows.EVERYTHING)
@@ -673,6 +691,7 @@ def enter_write(
 ) -> None:
     """Enters a write, of a tensor of `values` where an index lists what it picks."""
     buffer = tensor._relay
+    forget_view(tensor)
     with own_code(buffer.tally, CHECK):
         has_lists = isinstance(expression, tuple) and not buffer.is_on_device
         has_values = isinstance(values, torch.Tensor) and (
@@ -720,7 +739,10 @@ def _as_view(result: Any, sources: Sequence[RelayTensor]) -> Any:
     if isinstance(result, torch.Tensor):
         for source in sources:
             if _shares_storage(result, source._plain):
-                return source if result is source._plain else alias(result, source._relay)
+                if result is source._plain:
+                    return source
+                view = alias(result, source._relay)
+                return _sliced(view, source) if forget_view(source) else view
         return result
     if type(result) in (tuple, list) and any(isinstance(item, torch.Tensor) for item in result):
         views = [_as_view(item, sources) for item in result]

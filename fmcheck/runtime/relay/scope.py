@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 import threading
+import weakref
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from fmcheck.runtime.core import kinds
@@ -66,6 +67,20 @@ def current() -> Scope | None:
     """Returns the innermost scope that this thread is in."""
     stack = _open.stack
     return stack[-1].scope if stack else None
+
+
+def note_view(view: Any, gather: Callable[[Any], None]) -> None:
+    """Keeps a slice that a function which takes rows has made: handing it out is a gather.
+
+    What the function reads or writes itself is entered then, and `forget_view` called.
+    """
+    if current() is Scope.TAKE:
+        _open.stack[-1].views[id(view)] = weakref.ref(view), gather
+
+
+def forget_view(view: Any) -> bool:
+    """Tells whether a slice was kept, which it is no more."""
+    return current() is Scope.TAKE and _open.stack[-1].views.pop(id(view), None) is not None
 
 
 def put_off(consume: Callable[[], None]) -> None:
@@ -128,6 +143,7 @@ class _Scoped(kinds.AroundCall):
     def __init__(self, scope: Scope, tally: Tally, name: str, of: Any) -> None:
         self.scope = scope
         self.put_off: list[Callable[[], None]] = []
+        self.views: dict[int, tuple[weakref.ref[Any], Callable[[Any], None]]] = {}
         self._tally, self._name, self._of = tally, name, of
 
     def goes_on_to(self, inner: _Scoped) -> bool:
@@ -139,6 +155,14 @@ class _Scoped(kinds.AroundCall):
 
     def leave(self) -> None:
         _open.stack.pop()
+
+    def returned(self, result: Any) -> None:
+        """Gathers the slices that somebody still holds: the frame that made them is gone."""
+        for ref, gather in self.views.values():
+            view = ref()
+            if view is not None:
+                with contained(self._tally, CHECK):
+                    gather(view)
 
     def over(self) -> None:
         for consume in self.put_off:

@@ -125,7 +125,8 @@ def _may_be_another(tensor: Any, call: FactoryCall, caller: FrameType | None) ->
     if call.copies is not None:
         return False
     # What is trained is known by the object that it is: a copy would be no leaf.
-    if type(tensor) is not torch.Tensor or tensor.requires_grad:
+    is_plain = type(tensor) is torch.Tensor or getattr(type(tensor), "is_relay_alias", False)
+    if not is_plain or tensor.requires_grad:
         return False
     # torch knows some tensors by the objects that they are.
     return caller is None or not caller.f_code.co_filename.startswith(_TORCH)
