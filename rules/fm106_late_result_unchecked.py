@@ -134,8 +134,8 @@ class Processor:
         for function in functions(part):
             if function.name in names:
                 flow = function.flow
-                for loop in function.nodes:
-                    if isinstance(loop, cst.For) and ".reqs" in squeezed(part.code(loop.iter)):
+                for loop in function.of(cst.For):
+                    if ".reqs" in squeezed(part.code(loop.iter)):
                         yield from self._in_loop(loop, flow, part)
 
     def _in_loop(self, loop: cst.For, flow: Flow, part: Part) -> Iterator[Finding]:

@@ -224,9 +224,8 @@ class _Mirrors:
         """What the function compares with None, as texts."""
         return {
             self._function.part.code(one.left)
-            for one in self._function.nodes
-            if isinstance(one, cst.Comparison)
-            and any(is_name(part.comparator, "None") for part in one.comparisons)
+            for one in self._function.of(cst.Comparison)
+            if any(is_name(part.comparator, "None") for part in one.comparisons)
         }
 
 

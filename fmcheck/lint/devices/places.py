@@ -14,8 +14,6 @@ from fmcheck.lint.source.lazy import cst
 from fmcheck.regex import regex
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from libcst import CSTNode
 
     from fmcheck.lint.model.function import Function
@@ -190,10 +188,7 @@ class Places:
     @cached_property
     def _is_asked_for_cpu(self) -> bool:
         """Tells whether the function compares a device with the CPU: it may be there."""
-        return any(
-            isinstance(one, cst.Assert) and "cpu" in self._part.code(one.test)
-            for one in self._function.nodes
-        )
+        return any("cpu" in self._part.code(one.test) for one in self._function.of(cst.Assert))
 
     @cached_property
     def _shown(self) -> set[str]:
@@ -208,14 +203,9 @@ class Places:
 
     @cached_property
     def _asked(self) -> set[tuple[str, str]]:
-        return set(self._attributes())
-
-    def _attributes(self) -> Iterator[tuple[str, str]]:
-        for node in self._function.nodes:
-            if isinstance(node, cst.Attribute):
-                name = dotted(node.value)
-                if name is not None:
-                    yield name, node.attr.value
+        attributes = self._function.of(cst.Attribute)
+        named = ((dotted(one.value), one.attr.value) for one in attributes)
+        return {(name, word) for name, word in named if name is not None}
 
 
 class CertainPlaces(Places):

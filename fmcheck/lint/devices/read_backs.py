@@ -80,9 +80,7 @@ def _certain(function: Function) -> Iterator[ReadBack]:
     if not is_step(function):
         return
     kinds = (cst.Call, cst.If, cst.While)
-    candidates = (
-        (node, _read_back(node, function)) for node in function.nodes if type(node) in kinds
-    )
+    candidates = ((node, _read_back(node, function)) for node in function.of(*kinds))
     read = [(node, found) for node, found in candidates if found is not None]
     # What is cheap to ask comes first: most steps read nothing back.
     if not read or _may_be_on_host(function):
@@ -216,12 +214,9 @@ def _is_reduced(found: ReadBack) -> bool:
 def _may_be_on_host(function: Function) -> bool:
     """Tells whether a function asks where its tensors are, or its class is one for a CPU."""
     return is_for_cpu(function) or any(
-        isinstance(one, cst.Attribute)
-        and (
-            one.attr.value in ("is_cuda", "is_cpu")
-            or (one.attr.value == "type" and last_name(one.value) == "device")
-        )
-        for one in function.nodes
+        one.attr.value in ("is_cuda", "is_cpu")
+        or (one.attr.value == "type" and last_name(one.value) == "device")
+        for one in function.of(cst.Attribute)
     )
 
 

@@ -73,14 +73,11 @@ class Syncs:
         self._host_values = host_values
         self._mirrored = mirrored
         self._names = function.names
-        self._nodes = function.nodes
+        self._function = function
         self._written = {
-            id(target.target)
-            for node in self._nodes
-            if isinstance(node, cst.Assign)
-            for target in node.targets
+            id(target.target) for node in function.of(cst.Assign) for target in node.targets
         }
-        self._counters = set(_counters(self._nodes))
+        self._counters = set(_counters(function))
         #: Parameters that their annotation says to be of the host.
         self._arrays = set(_arrays(function))
         #: What names came to: a name may be bound a thousand times, to itself too.
@@ -89,8 +86,10 @@ class Syncs:
 
     def all(self) -> Iterator[Sync]:
         """Yields the syncs in source order, but for those of a branch without overlap."""
-        seen = {id(inner) for branch in _not_overlapped(self._nodes) for inner in walk(branch)}
-        for node in self._nodes:
+        function = self._function
+        seen = {id(inner) for branch in _not_overlapped(function) for inner in walk(branch)}
+        kinds = (cst.Call, cst.Subscript, cst.If, cst.While, cst.Assert, cst.IfExp)
+        for node in function.of(*kinds):
             if id(node) not in seen:
                 for sync in self._at(node):
                     # What is below a reported call is part of it.
@@ -281,17 +280,16 @@ class Syncs:
 _KEEP_ON_DEVICE = "keep the value on the device, or read a copy that the host has already"
 
 
-def _not_overlapped(nodes: Sequence[CSTNode]) -> Iterator[CSTNode]:
+def _not_overlapped(function: Function) -> Iterator[CSTNode]:
     """Yields the branches that run where a switch called "overlap" is off."""
-    for node in nodes:
-        if isinstance(node, cst.If):
-            test: CSTNode = node.test
-            branch: CSTNode | None = node.orelse
-            if isinstance(test, cst.UnaryOperation) and isinstance(test.operator, cst.Not):
-                test, branch = test.expression, node.body
-            leaf = (dotted(test) or "").rpartition(".")[2]
-            if branch is not None and "overlap" in leaf.split("_"):
-                yield branch
+    for node in function.of(cst.If):
+        test: CSTNode = node.test
+        branch: CSTNode | None = node.orelse
+        if isinstance(test, cst.UnaryOperation) and isinstance(test.operator, cst.Not):
+            test, branch = test.expression, node.body
+        leaf = (dotted(test) or "").rpartition(".")[2]
+        if branch is not None and "overlap" in leaf.split("_"):
+            yield branch
 
 
 def _arrays(function: Function) -> Iterator[str]:
@@ -303,10 +301,11 @@ def _arrays(function: Function) -> Iterator[str]:
                 yield param.name.value
 
 
-def _counters(nodes: Sequence[CSTNode]) -> Iterator[str]:
+def _counters(function: Function) -> Iterator[str]:
     """Yields the names that a `for` counts with."""
-    for node in nodes:
-        if isinstance(node, (cst.For, cst.CompFor)) and isinstance(node.iter, cst.Call):
+    loops: Sequence[cst.For | cst.CompFor] = (*function.of(cst.For), *function.of(cst.CompFor))
+    for node in loops:
+        if isinstance(node.iter, cst.Call):
             called = dotted(node.iter.func)
             target: CSTNode = node.target
             if called == "enumerate" and isinstance(target, cst.Tuple):

@@ -80,12 +80,12 @@ class Accesses:
         self._bounds: set[str] = set()
         self._counters: set[str] = set()
         self._names_buffers = any(
-            relays.declares(one.attr.value) for one in function.nodes if type(one) is cst.Attribute
+            relays.declares(one.attr.value) for one in function.of(cst.Attribute)
         )
         for node in function.nodes:
             if node.__class__.__name__ in _NOTED:
                 self._note(node)
-        subscripts = (node for node in function.nodes if type(node) is cst.Subscript)
+        subscripts = function.of(cst.Subscript)
         found = [access for node in subscripts for access in self._subscript(node)]
         found += [access for node in function.calls for access in self._call(node)]
         self.all: Sequence[RelayAccess] = sorted(found, key=lambda one: function.order[one.node])
