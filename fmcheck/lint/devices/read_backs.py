@@ -12,6 +12,7 @@ from fmcheck.lint.devices.places import CertainPlaces
 from fmcheck.lint.devices.syncs import Syncs
 from fmcheck.lint.model.expressions import dotted, is_name, keywords, last_name, targets
 from fmcheck.lint.model.steps import is_for_cpu, is_for_debugging, is_step
+from fmcheck.lint.model.vocabulary import NUMBERS, REDUCTIONS
 from fmcheck.lint.source.lazy import cst
 from fmcheck.lint.source.walking import walk
 from fmcheck.regex import regex
@@ -23,12 +24,9 @@ if TYPE_CHECKING:
 
     from fmcheck.lint.model.function import Function
 
-_NUMBERS = frozenset({"bool", "float", "int"})
 _TRUTHS = frozenset({"all", "any"})
 #: Methods and functions of torch whose result is one number of many.
-_REDUCTIONS = frozenset(
-    {*_TRUTHS, "amax", "amin", "argmax", "argmin", "count_nonzero", "max", "mean", "min", "sum"}
-)
+_REDUCTIONS = REDUCTIONS | _TRUTHS | {"argmin", "mean"}
 #: Functions that make a tensor of what the host has.
 _UPLOADS = frozenset({"torch.tensor", "torch.from_numpy", "torch.FloatTensor", "torch.LongTensor"})
 #: Functions that make a tensor of numbers alone.
@@ -231,7 +229,7 @@ def _read_back(node: CSTNode, function: Function) -> ReadBack | None:
     if isinstance(node.func, cst.Attribute):
         is_read = node.func.attr.value == "item" and not node.args
         return ReadBack(node, _bound(node.func.value, function)) if is_read else None
-    if len(node.args) == 1 and any(is_name(node.func, one) for one in _NUMBERS):
+    if len(node.args) == 1 and any(is_name(node.func, one) for one in NUMBERS):
         return ReadBack(node, _bound(node.args[0].value, function))
     return None
 

@@ -13,6 +13,7 @@ from msgspec import Struct
 from fmcheck.host_words import is_named_host
 from fmcheck.lint.model.expressions import dotted, keywords
 from fmcheck.lint.model.streams import goes_to_host, is_non_blocking
+from fmcheck.lint.model.vocabulary import NUMBERS, REDUCTIONS, TO_HOST
 from fmcheck.lint.source.globs import fits
 from fmcheck.lint.source.lazy import cst
 from fmcheck.lint.source.walking import walk
@@ -24,15 +25,8 @@ if TYPE_CHECKING:
 
     from fmcheck.lint.model.function import Function
 
-#: Methods that copy to the host, or read there.
-_READS = frozenset({"item", "tolist", "cpu", "numpy"})
 #: Methods and functions whose result is as long as the data say.
 _DATA_SIZED = frozenset({"nonzero", "argwhere", "masked_select", "unique", "unique_consecutive"})
-#: Methods whose result is a number on the device.
-_REDUCTIONS = frozenset(
-    {"all", "any", "sum", "max", "min", "amax", "amin", "argmax", "count_nonzero"}
-)
-_NUMBERS = frozenset({"bool", "int", "float"})
 _UPLOADS = frozenset({"torch.tensor", "torch.as_tensor", "torch.from_numpy"})
 _MAKES_TENSORS = frozenset(
     f"torch.{name}"
@@ -118,11 +112,11 @@ class Syncs:
             yield self._data_sized(call, f"`{name}`")
         elif name == "torch.where" and len(call.args) == 1:
             yield self._data_sized(call, "`torch.where` of one argument")
-        elif name in _NUMBERS and len(call.args) == 1:
+        elif name in NUMBERS and len(call.args) == 1:
             yield from self._test(call.args[0].value, name)
 
     def _method(self, call: cst.Call, receiver: CSTNode, word: str) -> Iterator[Sync]:
-        if word in _READS and not call.args and not self._on_host(receiver):
+        if word in TO_HOST and not call.args and not self._on_host(receiver):
             yield Sync(call, f"`.{word}()` waits for the device", _KEEP_ON_DEVICE)
         elif word == "to" and goes_to_host(call) and not self._on_host(receiver):
             if is_non_blocking(call):
@@ -176,7 +170,7 @@ class Syncs:
         word = test.func.attr.value
         if test.args and self._part.module.resolve(dotted(test.func) or "") == f"torch.{word}":
             held = test.args[0].value  # `torch.any(mask)`
-        reduces = word in _REDUCTIONS if by != "a test" else word in ("any", "all")
+        reduces = word in ("any", "all") or (by != "a test" and word in REDUCTIONS)
         if reduces and not self._on_host(held) and not self._is_module(held):
             what = by if by == "a test" else f"`{by}()`"
             yield Sync(test, f"{what} of `.{word}()` waits for the device", _KEEP_ON_DEVICE)
@@ -270,7 +264,7 @@ class Syncs:
             return device is None or self._is_host_device(device)
         if isinstance(call.func, cst.Attribute):
             word = call.func.attr.value
-            if word in _READS or (word == "to" and goes_to_host(call)):
+            if word in TO_HOST or (word == "to" and goes_to_host(call)):
                 return True
             # Any other method leaves a value where it is.
             return word not in ("to", "cuda") and self._on_host(call.func.value, depth + 1)
