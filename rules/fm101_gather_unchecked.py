@@ -289,8 +289,7 @@ class _Barrier:
         nodes = [node for node in nodes if flow.contains(node)]
         self._own = sorted(map(flow.position, nodes))
         switches = (one for node in nodes for one in _switches(node, (), function))
-        self._steps = {*self._own, *map(flow.position, switches)}
-        self._leaving = flow.leaving(self._steps)
+        self._steps = frozenset({*self._own, *map(flow.position, switches)})
         #: The nodes by the tests that they stand under.
         self._under: dict[str, list[CSTNode]] = {}
         for node in nodes:
@@ -309,10 +308,10 @@ class _Barrier:
         }
         if len(self._steps) == (at in self._steps) and not more - {at}:
             return False
-        if at not in self._leaving:
+        if not self._flow.may_leave(at, self._steps):
             return True
         more -= self._steps
-        return bool(more) and at not in self._flow.leaving(self._steps | more)
+        return bool(more) and not self._flow.may_leave(at, self._steps | more)
 
     def may_follow(self, gather: RelayAccess) -> bool:
         """Tells whether a path leads from a gather to one."""

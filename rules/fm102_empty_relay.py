@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from fmcheck.lint import Example, Judged, Severity, cst
 from fmcheck.lint.model.expressions import is_name, last_name, targets
 from fmcheck.lint.model.function import functions
+from fmcheck.lint.model.vocabulary import OVERWRITES
 from fmcheck.lint.relay_rule import RelayRule
 from fmcheck.lint.source.walking import walk
 
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 
 RELAY = "sglang/srt/managers/overlap_utils.py"
 EMPTY = frozenset({"empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided"})
-FILLED = frozenset({"fill_", "zero_", "copy_"})
 
 
 class EmptyRelay(RelayRule):
@@ -187,7 +187,7 @@ def _filled(module: Module) -> set[str]:
     """Returns the attributes that a module fills whole, in any function."""
     known: dict[str, set[str]] = module.memo
     if "filled" not in known:
-        words = (*sorted(FILLED), "[:] =", "[...] =")
+        words = (*sorted(OVERWRITES), "[:] =", "[...] =")
         known["filled"] = {
             region.leaf
             for part in module.parts_with((words,))
@@ -202,7 +202,7 @@ def _filled(module: Module) -> set[str]:
 
 def _written_whole(node: CSTNode) -> Iterator[CSTNode]:
     """Yields what a statement fills: `buf.fill_(x)`, `buf[:] = x`."""
-    if isinstance(node, cst.Call) and last_name(node.func) in FILLED:
+    if isinstance(node, cst.Call) and last_name(node.func) in OVERWRITES:
         yield node.func.value if isinstance(node.func, cst.Attribute) else node.func
     for target in targets(node):
         if isinstance(target, cst.Subscript) and len(target.slice) == 1:

@@ -136,13 +136,12 @@ class Processor:
         for function in functions(part):
             if function.name in names:
                 flow = function.flow
-                for loop in function.nodes:
-                    if isinstance(loop, cst.For):
-                        over = squeezed(part.code(loop.iter))
-                        # What a test has picked is asked no more.
-                        is_picked = any(f".{check}" in over for check in self._checks)
-                        if ".reqs" in over and not is_picked:
-                            yield from self._in_loop(loop, flow, part)
+                for loop in function.of(cst.For):
+                    over = squeezed(part.code(loop.iter))
+                    # What a test has picked is asked no more.
+                    is_picked = any(f".{check}" in over for check in self._checks)
+                    if ".reqs" in over and not is_picked:
+                        yield from self._in_loop(loop, flow, part)
 
     def _in_loop(self, loop: cst.For, flow: Flow, part: Part) -> Iterator[Finding]:
         targets = {node.value for node in walk(loop.target) if isinstance(node, cst.Name)}

@@ -160,8 +160,8 @@ def _given(method: Function) -> Iterator[tuple[str, CSTNode]]:
 
 
 def _advances(method: Function) -> Iterator[tuple[str, cst.Call]]:
-    for node in method.nodes:
-        if isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute):
+    for node in method.calls:
+        if isinstance(node.func, cst.Attribute):
             name = _own_attribute(node.func.value)
             if name and node.func.attr.value in ADVANCES:
                 yield name, node

@@ -13,13 +13,13 @@ from fmcheck.lint.model.resets import (
     FRONT,
     GRAPHS,
     RESETTING,
-    TENSOR_WRITES,
     Resets,
     groups,
     is_made_here,
     reads_head,
     writes_in_place,
 )
+from fmcheck.lint.model.vocabulary import OVERWRITES
 from fmcheck.lint.source.changes import added_below
 from fmcheck.lint.source.globs import fits, literal
 
@@ -297,7 +297,7 @@ def with_unconditional(buffers, b, mu, t):
         """Leaves out files that write to no tensor in place, and name no index of rows."""
         # First what most files lack: each word is a search through all of a file.
         return (
-            file.holds((*TENSOR_WRITES, *self._rows))
+            file.holds((*OVERWRITES, *self._rows))
             and file.holds_all(self.words)
             and (writes_in_place(file) or file.holds(self._rows))
         )

@@ -116,8 +116,8 @@ class Runner:
         paths = {path for path, _ in filled}
         names = filling.function.names
         handed: list[tuple[CSTNode, Region, str]] = []
-        for node in filling.function.nodes:
-            if isinstance(node, cst.Assign) and _is_held(node.targets[0].target):
+        for node in filling.function.of(cst.Assign):
+            if _is_held(node.targets[0].target):
                 for region in names.regions(node.value):
                     stop = filling.sizes.text(region.stop) if region.stop is not None else ""
                     if region.path in paths:

@@ -395,9 +395,8 @@ def _within(function: Function, guard: Guard) -> set[CSTNode]:
     """Returns what stands in the body of a guard."""
     return {
         inner
-        for node in function.nodes
-        if isinstance(node, cst.With)
-        and any(
+        for node in function.of(cst.With)
+        if any(
             last_name(getattr(item.item, "func", item.item)) == guard.name for item in node.items
         )
         for inner in walk(node.body)

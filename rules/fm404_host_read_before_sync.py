@@ -32,7 +32,7 @@ from fmcheck.lint.model.streams import (
     goes_to_host,
     streams_of,
 )
-from fmcheck.lint.model.vocabulary import CLASS, NON_BLOCKING, ON_HOST, VIEWS
+from fmcheck.lint.model.vocabulary import CLASS, NON_BLOCKING, ON_HOST, READS, VIEWS
 from fmcheck.lint.source.changes import replaced, without
 from fmcheck.regex import regex
 
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from fmcheck.lint.source.module import Part
 
 #: Methods of a host tensor or array that read its values at once. Views are none of them.
-READS = frozenset(
+_READS = frozenset(
     (
         *("abs", "all", "any", "argmax", "argmin", "argsort", "astype", "bincount", "clone"),
         *("cumsum", "double", "eq", "exp", "float", "half", "item", "log", "max", "mean", "min"),
@@ -64,8 +64,6 @@ _COMPUTES = frozenset(
 _LIBRARIES = ("torch.", "numpy.", "np.", "pickle.")
 #: Built-in functions that do.
 READERS = frozenset({"int", "float", "bool", "sum", "max", "min", "any", "all", "sorted"})
-#: Calls that read a device tensor, and wait for the device first.
-SYNCS = frozenset({"item", "tolist", "cpu", "nonzero"})
 #: Expressions whose value is, or holds, that of a part.
 _DISPLAYS = frozenset(
     (
@@ -389,7 +387,7 @@ def _outwards(node: CSTNode, streams: FunctionStreams) -> tuple[Use | None, set[
             word = node.attr.value
             if not isinstance(call, cst.Call) or call.func is not node:
                 return None, set(), False
-            if word in READS:
+            if word in _READS:
                 return Use(call, f"`{word}()`"), set(), False
             if word not in VIEWS and word not in ("unbind", "split", "chunk"):
                 return None, set(), False
@@ -559,7 +557,7 @@ def _device_reads(streams: FunctionStreams) -> Sieve[cst.Call]:
     def passes(call: cst.Call) -> bool:
         return (
             isinstance(call.func, cst.Attribute)
-            and (call.func.attr.value in SYNCS or _blocks(call))
+            and (call.func.attr.value in READS or _blocks(call))
             and not copied() & streams.holders(call.func.value)
         )
 

@@ -328,7 +328,8 @@ def _copies(call: cst.Call) -> bool:
 
 def _kept_names(streams: FunctionStreams) -> Iterator[str]:
     """Yields the names that may live on after the function, or in an inner one."""
-    for node in streams.order:
+    kinds = (cst.Return, cst.Yield, cst.Assign, cst.Call, cst.FunctionDef, cst.Lambda)
+    for node in streams.function.of(*kinds):
         bound: CSTNode | None = None
         if isinstance(node, (cst.Return, cst.Yield)):
             held: CSTNode | None = node.value

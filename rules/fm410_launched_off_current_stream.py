@@ -169,8 +169,8 @@ if __name__ == "__main__":
     def _kept(self, function: Function, part: Part) -> Iterator[Finding]:
         """Yields a finding for each attribute that keeps the default stream for launches."""
         family = part.stretch.family
-        for node in function.nodes:
-            value = node.value if isinstance(node, cst.Assign) else None
+        for node in function.of(cst.Assign):
+            value = node.value
             if (
                 not isinstance(value, cst.Call)
                 or last_name(value.func) != "default_stream"

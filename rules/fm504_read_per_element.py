@@ -11,6 +11,7 @@ from fmcheck.lint.devices.places import Places
 from fmcheck.lint.model.expressions import is_name, last_name
 from fmcheck.lint.model.function import functions
 from fmcheck.lint.model.steps import REPEATED, is_for_debugging, is_step
+from fmcheck.lint.model.vocabulary import NUMBERS
 from fmcheck.lint.source.walking import walk
 from fmcheck.lint.step_rule import StepRule
 from fmcheck.regex import regex
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
     from fmcheck.lint.model.function import Function
     from fmcheck.lint.source.module import Module, Part
 
-#: Calls that read one number of a tensor.
-_NUMBERS = frozenset({"bool", "float", "int"})
 #: How what they read starts: `x)`, `x[`, `self.x[`.
 _DRAWN = ("~)", "~[", "~.*[")
 _WORD = regex(r"[^\W\d]\w*")
@@ -33,7 +32,7 @@ _TARGETS = regex(r"\bfor\b((?:(?!\bfor\b).){1,500}?)\bin\b", re.DOTALL)
 _INDEX = r"\[([^][]*(?:\[[^][]*(?:\[[^][]*\][^][]*)*\][^][]*)*)\]"
 #: A name of which a number is read, or the index of what it is read of.
 _READ = regex(
-    rf"\b(?:{'|'.join(sorted(_NUMBERS))})\((?:\s*(\w+)|[\w.\s(\\]*{_INDEX})[\s,]*\)"
+    rf"\b(?:{'|'.join(sorted(NUMBERS))})\((?:\s*(\w+)|[\w.\s(\\]*{_INDEX})[\s,]*\)"
     rf"|(?:\b(\w+)|{_INDEX})\s*\.item\("
 )
 
@@ -76,7 +75,7 @@ class ReadPerElement(StepRule):
     on_by_default = False
     words = (
         # An element, or what a loop draws.
-        (".item()", *(f"^{one}({what}" for one in sorted(_NUMBERS) for what in _DRAWN)),
+        (".item()", *(f"^{one}({what}" for one in sorted(NUMBERS) for what in _DRAWN)),
         ("for ",),
         # What shows where a tensor is.
         ("device", "cuda", "npu", "xpu", "self.", "Tensor"),
@@ -237,7 +236,7 @@ def _value(call: cst.Call) -> cst.CSTNode | None:
     if isinstance(call.func, cst.Attribute):
         is_read = call.func.attr.value == "item" and not call.args
         return call.func.value if is_read else None
-    if any(is_name(call.func, one) for one in _NUMBERS) and len(call.args) == 1:
+    if any(is_name(call.func, one) for one in NUMBERS) and len(call.args) == 1:
         return call.args[0].value
     return None
 

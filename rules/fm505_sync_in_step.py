@@ -10,6 +10,7 @@ from fmcheck.lint.devices.read_backs import read_backs
 from fmcheck.lint.model.expressions import dotted, is_name, keywords, last_name, non_blocking
 from fmcheck.lint.model.function import functions
 from fmcheck.lint.model.steps import is_for_cpu, is_for_debugging
+from fmcheck.lint.model.vocabulary import REDUCTIONS
 from fmcheck.lint.source.words import either
 from fmcheck.lint.step_rule import StepRule
 
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from fmcheck.lint.source.module import Part
 
 #: Methods and functions of torch whose result is a number on the device.
-_REDUCTIONS = frozenset({"amax", "amin", "argmax", "count_nonzero", "max", "min", "sum"})
 _NUMBERS = frozenset({"float", "int"})
 #: The last names of calls that may wait.
 _WAITING = _NUMBERS | {"item", "repeat_interleave", "synchronize", "to"}
@@ -96,7 +96,7 @@ class SyncInStep(StepRule):
             (".item()", "^int(", "^float("),
             tuple(
                 spelling
-                for one in sorted(_REDUCTIONS)
+                for one in sorted(REDUCTIONS)
                 for spelling in (f".{one}()", f"torch.{one}(")
             ),
         ),
@@ -247,7 +247,7 @@ def _read_back(call: cst.Call, function: Function) -> cst.CSTNode | None:
         value = bound[0] if len(bound) == 1 else None
     if not isinstance(value, cst.Call) or not isinstance(value.func, cst.Attribute):
         return None
-    if value.func.attr.value not in _REDUCTIONS:
+    if value.func.attr.value not in REDUCTIONS:
         return None
     if is_name(value.func.value, "torch"):
         return value.args[0].value if len(value.args) == 1 else None

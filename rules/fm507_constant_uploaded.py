@@ -72,6 +72,7 @@ class ConstantUploaded(ServingRule):
     judged = (Judged("sglang 0.5.23", 1, 1), Judged("vllm 0.20.2", 0, 0))
     judges = REPEATED
     words = (
+        ("tensor(",),
         tuple(f"tensor({one}{value}" for one in ("", "[", "[[") for value in _LITERALS),
         *either((("device=",),), ((".to(", ".cuda("),)),
     )

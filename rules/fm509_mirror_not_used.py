@@ -10,6 +10,7 @@ from fmcheck.lint.devices.places import Places
 from fmcheck.lint.devices.read_backs import is_aside
 from fmcheck.lint.model.expressions import is_name, receiver, targets
 from fmcheck.lint.model.steps import REPEATED, runs_again
+from fmcheck.lint.model.vocabulary import NUMBERS, READS, TO_HOST
 from fmcheck.lint.source.walking import walk
 from fmcheck.lint.source.words import either
 from fmcheck.lint.step_rule import ServingRule
@@ -24,12 +25,11 @@ if TYPE_CHECKING:
     from fmcheck.lint.source.words import Words
 
 #: Methods that bring values to the host.
-_READS = frozenset({"cpu", "item", "tolist"})
+_READS = READS & TO_HOST
 #: Methods that leave a value where it is.
 _STAY = frozenset({"amax", "amin", "detach", "flatten", "int", "long", "max", "min", "sum", "view"})
 #: What a context is called in which the host may wait.
 _ALLOWS = regex(r"allow|permit")
-_NUMBERS = ("bool", "float", "int")
 #: What the name of the host's copy ends with.
 _ENDINGS = ("_cpu", "_host", "_cpu_list", "_cpu_tensor")
 
@@ -143,7 +143,7 @@ def _read(call: cst.Call) -> cst.BaseExpression | None:
     if isinstance(call.func, cst.Attribute):
         if call.func.attr.value in _READS and not call.args:
             value = call.func.value
-    elif len(call.args) == 1 and any(is_name(call.func, one) for one in _NUMBERS):
+    elif len(call.args) == 1 and any(is_name(call.func, one) for one in NUMBERS):
         value = call.args[0].value
         if not isinstance(value, (cst.Call, cst.Subscript)):
             return None
@@ -224,9 +224,8 @@ class _Mirrors:
         """What the function compares with None, as texts."""
         return {
             self._function.part.code(one.left)
-            for one in self._function.nodes
-            if isinstance(one, cst.Comparison)
-            and any(is_name(part.comparator, "None") for part in one.comparisons)
+            for one in self._function.of(cst.Comparison)
+            if any(is_name(part.comparator, "None") for part in one.comparisons)
         }
 
 

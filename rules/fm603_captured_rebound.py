@@ -235,10 +235,8 @@ def _rebound(method: Filling) -> Iterator[RegionWrite]:
         return
     made = {
         target.target
-        for node in method.function.nodes
-        if isinstance(node, cst.Assign)
-        and isinstance(node.value, cst.Call)
-        and last_name(node.value.func) in MAKERS
+        for node in method.function.of(cst.Assign)
+        if isinstance(node.value, cst.Call) and last_name(node.value.func) in MAKERS
         for target in node.targets
     }
     for write in method.writes if made else ():

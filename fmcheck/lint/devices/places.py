@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING
 
 from fmcheck.host_words import is_named_host
 from fmcheck.lint.model.expressions import dotted, is_name, keywords, last_name
+from fmcheck.lint.model.vocabulary import TO_HOST
 from fmcheck.lint.source.lazy import cst
 from fmcheck.regex import regex
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from libcst import CSTNode
 
     from fmcheck.lint.model.function import Function
@@ -31,8 +30,6 @@ _TENSOR_ONLY = frozenset(
 _TENSOR = regex(r"\b(?:\w*Tensor)\b")
 #: Of these a container of tensors is annotated, and nobody knows what an element of it is.
 _CONTAINER = regex(r"\b(?:[Ll]ist|[Dd]ict|[Tt]uple|Sequence|Iterable|Mapping|Union)\b")
-#: Methods that bring values to the host.
-_TO_HOST = frozenset({"cpu", "item", "numpy", "tolist"})
 #: Attributes of a tensor that are of the host.
 _OF_HOST = frozenset({"device", "dtype", "is_cuda", "ndim", "shape"})
 #: Methods of a tensor that give a number or a property.
@@ -93,7 +90,7 @@ class Places:
         if isinstance(node, cst.Call):
             if isinstance(node.func, cst.Attribute):
                 word = node.func.attr.value
-                return word in _TO_HOST or self.on_host(node.func.value, depth + 1)
+                return word in TO_HOST or self.on_host(node.func.value, depth + 1)
             return is_name(node.func, "len") or is_name(node.func, "list")
         return isinstance(node, (cst.List, cst.ListComp, cst.Tuple, cst.Integer, cst.Float))
 
@@ -122,7 +119,7 @@ class Places:
 
     def _goes_to_host(self, value: CSTNode) -> bool:
         return isinstance(value, cst.Call) and (
-            last_name(value.func) in _TO_HOST or '"cpu"' in self._part.code(value)
+            last_name(value.func) in TO_HOST or '"cpu"' in self._part.code(value)
         )
 
     def _called(self, call: cst.Call, depth: int) -> bool:
@@ -134,7 +131,7 @@ class Places:
         if not isinstance(call.func, cst.Attribute):
             return False
         word, held = call.func.attr.value, call.func.value
-        if word in _TO_HOST or word in _ASKS:
+        if word in TO_HOST or word in _ASKS:
             return False
         if word == "to":
             text = self._part.code(args[0]) if args else ""
@@ -190,10 +187,7 @@ class Places:
     @cached_property
     def _is_asked_for_cpu(self) -> bool:
         """Tells whether the function compares a device with the CPU: it may be there."""
-        return any(
-            isinstance(one, cst.Assert) and "cpu" in self._part.code(one.test)
-            for one in self._function.nodes
-        )
+        return any("cpu" in self._part.code(one.test) for one in self._function.of(cst.Assert))
 
     @cached_property
     def _shown(self) -> set[str]:
@@ -208,14 +202,9 @@ class Places:
 
     @cached_property
     def _asked(self) -> set[tuple[str, str]]:
-        return set(self._attributes())
-
-    def _attributes(self) -> Iterator[tuple[str, str]]:
-        for node in self._function.nodes:
-            if isinstance(node, cst.Attribute):
-                name = dotted(node.value)
-                if name is not None:
-                    yield name, node.attr.value
+        attributes = self._function.of(cst.Attribute)
+        named = ((dotted(one.value), one.attr.value) for one in attributes)
+        return {(name, word) for name, word in named if name is not None}
 
 
 class CertainPlaces(Places):

@@ -12,6 +12,7 @@ from fmcheck.lint.devices.places import CertainPlaces
 from fmcheck.lint.devices.syncs import Syncs
 from fmcheck.lint.model.expressions import dotted, is_name, keywords, last_name, targets
 from fmcheck.lint.model.steps import is_for_cpu, is_for_debugging, is_step
+from fmcheck.lint.model.vocabulary import NUMBERS, REDUCTIONS, TRUTHS
 from fmcheck.lint.source.lazy import cst
 from fmcheck.lint.source.walking import walk
 from fmcheck.regex import regex
@@ -23,12 +24,8 @@ if TYPE_CHECKING:
 
     from fmcheck.lint.model.function import Function
 
-_NUMBERS = frozenset({"bool", "float", "int"})
-_TRUTHS = frozenset({"all", "any"})
 #: Methods and functions of torch whose result is one number of many.
-_REDUCTIONS = frozenset(
-    {*_TRUTHS, "amax", "amin", "argmax", "argmin", "count_nonzero", "max", "mean", "min", "sum"}
-)
+_REDUCTIONS = REDUCTIONS | TRUTHS | {"argmin", "mean"}
 #: Functions that make a tensor of what the host has.
 _UPLOADS = frozenset({"torch.tensor", "torch.from_numpy", "torch.FloatTensor", "torch.LongTensor"})
 #: Functions that make a tensor of numbers alone.
@@ -80,9 +77,7 @@ def _certain(function: Function) -> Iterator[ReadBack]:
     if not is_step(function):
         return
     kinds = (cst.Call, cst.If, cst.While)
-    candidates = (
-        (node, _read_back(node, function)) for node in function.nodes if type(node) in kinds
-    )
+    candidates = ((node, _read_back(node, function)) for node in function.of(*kinds))
     read = [(node, found) for node, found in candidates if found is not None]
     # What is cheap to ask comes first: most steps read nothing back.
     if not read or _may_be_on_host(function):
@@ -208,7 +203,7 @@ def _is_reduced(found: ReadBack) -> bool:
     value = found.value
     return (
         found.is_length
-        or (isinstance(found.node, cst.Call) and last_name(found.node.func) in _TRUTHS)
+        or (isinstance(found.node, cst.Call) and last_name(found.node.func) in TRUTHS)
         or (isinstance(value, cst.Call) and last_name(value.func) in _REDUCTIONS)
     )
 
@@ -216,12 +211,9 @@ def _is_reduced(found: ReadBack) -> bool:
 def _may_be_on_host(function: Function) -> bool:
     """Tells whether a function asks where its tensors are, or its class is one for a CPU."""
     return is_for_cpu(function) or any(
-        isinstance(one, cst.Attribute)
-        and (
-            one.attr.value in ("is_cuda", "is_cpu")
-            or (one.attr.value == "type" and last_name(one.value) == "device")
-        )
-        for one in function.nodes
+        one.attr.value in ("is_cuda", "is_cpu")
+        or (one.attr.value == "type" and last_name(one.value) == "device")
+        for one in function.of(cst.Attribute)
     )
 
 
@@ -236,7 +228,7 @@ def _read_back(node: CSTNode, function: Function) -> ReadBack | None:
     if isinstance(node.func, cst.Attribute):
         is_read = node.func.attr.value == "item" and not node.args
         return ReadBack(node, _bound(node.func.value, function)) if is_read else None
-    if len(node.args) == 1 and any(is_name(node.func, one) for one in _NUMBERS):
+    if len(node.args) == 1 and any(is_name(node.func, one) for one in NUMBERS):
         return ReadBack(node, _bound(node.args[0].value, function))
     return None
 
@@ -277,7 +269,7 @@ def _truth(test: CSTNode) -> ReadBack | None:
     """Returns what `x.any()` or `torch.any(x)` reads where it is tested."""
     while isinstance(test, cst.UnaryOperation) and isinstance(test.operator, cst.Not):
         test = test.expression
-    if not isinstance(test, cst.Call) or last_name(test.func) not in _TRUTHS:
+    if not isinstance(test, cst.Call) or last_name(test.func) not in TRUTHS:
         return None
     if not isinstance(test.func, cst.Attribute):
         return None

@@ -13,7 +13,7 @@ from msgspec import Struct
 from fmcheck.host_words import is_named_host
 from fmcheck.lint.model.expressions import dotted, keywords
 from fmcheck.lint.model.streams import goes_to_host, is_non_blocking
-from fmcheck.lint.model.vocabulary import NUMBERS, REDUCTIONS
+from fmcheck.lint.model.vocabulary import NUMBERS, REDUCTIONS, TO_HOST, TRUTHS
 from fmcheck.lint.source.globs import fits
 from fmcheck.lint.source.lazy import cst
 from fmcheck.lint.source.walking import walk
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
     from fmcheck.lint.model.function import Function
 
-#: Methods that copy to the host, or read there.
-_READS = frozenset({"item", "tolist", "cpu", "numpy"})
 #: Methods and functions whose result is as long as the data say.
 _DATA_SIZED = frozenset({"nonzero", "argwhere", "masked_select", "unique", "unique_consecutive"})
 _UPLOADS = frozenset({"torch.tensor", "torch.as_tensor", "torch.from_numpy"})
@@ -69,14 +67,11 @@ class Syncs:
         self._host_values = host_values
         self._mirrored = mirrored
         self._names = function.names
-        self._nodes = function.nodes
+        self._function = function
         self._written = {
-            id(target.target)
-            for node in self._nodes
-            if isinstance(node, cst.Assign)
-            for target in node.targets
+            id(target.target) for node in function.of(cst.Assign) for target in node.targets
         }
-        self._counters = set(_counters(self._nodes))
+        self._counters = set(_counters(function))
         #: Parameters that their annotation says to be of the host.
         self._arrays = set(_arrays(function))
         #: What names came to: a name may be bound a thousand times, to itself too.
@@ -85,8 +80,10 @@ class Syncs:
 
     def all(self) -> Iterator[Sync]:
         """Yields the syncs in source order, but for those of a branch without overlap."""
-        seen = {id(inner) for branch in _not_overlapped(self._nodes) for inner in walk(branch)}
-        for node in self._nodes:
+        function = self._function
+        seen = {id(inner) for branch in _not_overlapped(function) for inner in walk(branch)}
+        kinds = (cst.Call, cst.Subscript, cst.If, cst.While, cst.Assert, cst.IfExp)
+        for node in function.of(*kinds):
             if id(node) not in seen:
                 for sync in self._at(node):
                     # What is below a reported call is part of it.
@@ -119,7 +116,7 @@ class Syncs:
             yield from self._test(call.args[0].value, name)
 
     def _method(self, call: cst.Call, receiver: CSTNode, word: str) -> Iterator[Sync]:
-        if word in _READS and not call.args and not self._on_host(receiver):
+        if word in TO_HOST and not call.args and not self._on_host(receiver):
             yield Sync(call, f"`.{word}()` waits for the device", _KEEP_ON_DEVICE)
         elif word == "to" and goes_to_host(call) and not self._on_host(receiver):
             if is_non_blocking(call):
@@ -179,7 +176,7 @@ class Syncs:
         word = test.func.attr.value
         if test.args and self._part.module.resolve(dotted(test.func) or "") == f"torch.{word}":
             held = test.args[0].value  # `torch.any(mask)`
-        reduces = word in REDUCTIONS if by != "a test" else word in ("any", "all")
+        reduces = word in TRUTHS or (by != "a test" and word in REDUCTIONS)
         if reduces and not self._on_host(held) and not self._is_module(held):
             what = by if by == "a test" else f"`{by}()`"
             yield Sync(test, f"{what} of `.{word}()` waits for the device", _KEEP_ON_DEVICE)
@@ -273,7 +270,7 @@ class Syncs:
             return device is None or self._is_host_device(device)
         if isinstance(call.func, cst.Attribute):
             word = call.func.attr.value
-            if word in _READS or (word == "to" and goes_to_host(call)):
+            if word in TO_HOST or (word == "to" and goes_to_host(call)):
                 return True
             # Any other method leaves a value where it is.
             return word not in ("to", "cuda") and self._on_host(call.func.value, depth + 1)
@@ -283,17 +280,16 @@ class Syncs:
 _KEEP_ON_DEVICE = "keep the value on the device, or read a copy that the host has already"
 
 
-def _not_overlapped(nodes: Sequence[CSTNode]) -> Iterator[CSTNode]:
+def _not_overlapped(function: Function) -> Iterator[CSTNode]:
     """Yields the branches that run where a switch called "overlap" is off."""
-    for node in nodes:
-        if isinstance(node, cst.If):
-            test: CSTNode = node.test
-            branch: CSTNode | None = node.orelse
-            if isinstance(test, cst.UnaryOperation) and isinstance(test.operator, cst.Not):
-                test, branch = test.expression, node.body
-            leaf = (dotted(test) or "").rpartition(".")[2]
-            if branch is not None and "overlap" in leaf.split("_"):
-                yield branch
+    for node in function.of(cst.If):
+        test: CSTNode = node.test
+        branch: CSTNode | None = node.orelse
+        if isinstance(test, cst.UnaryOperation) and isinstance(test.operator, cst.Not):
+            test, branch = test.expression, node.body
+        leaf = (dotted(test) or "").rpartition(".")[2]
+        if branch is not None and "overlap" in leaf.split("_"):
+            yield branch
 
 
 def _arrays(function: Function) -> Iterator[str]:
@@ -305,10 +301,11 @@ def _arrays(function: Function) -> Iterator[str]:
                 yield param.name.value
 
 
-def _counters(nodes: Sequence[CSTNode]) -> Iterator[str]:
+def _counters(function: Function) -> Iterator[str]:
     """Yields the names that a `for` counts with."""
-    for node in nodes:
-        if isinstance(node, (cst.For, cst.CompFor)) and isinstance(node.iter, cst.Call):
+    loops: Sequence[cst.For | cst.CompFor] = (*function.of(cst.For), *function.of(cst.CompFor))
+    for node in loops:
+        if isinstance(node.iter, cst.Call):
             called = dotted(node.iter.func)
             target: CSTNode = node.target
             if called == "enumerate" and isinstance(target, cst.Tuple):

@@ -10,6 +10,7 @@ from msgspec import Struct
 from fmcheck.lint.model.expressions import dotted, keywords, last_name
 from fmcheck.lint.model.names import squeezed
 from fmcheck.lint.model.relays import ROW_METHODS, ROW_WRITES, Relays
+from fmcheck.lint.model.vocabulary import OVERWRITES
 from fmcheck.lint.source.lazy import cst
 from fmcheck.lint.source.walking import walk
 
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
 
     from fmcheck.lint.model.function import Function
 
-#: In-place methods that read nothing of what they write.
-OVERWRITING = frozenset(("copy_", "fill_", "zero_"))
 #: The nodes that bind what touches a buffer, or say what an index is.
 _NOTED = frozenset(("AnnAssign", "Assign", "AugAssign", "Call", "CompFor", "Del", "For", "Slice"))
 
@@ -80,12 +79,12 @@ class Accesses:
         self._bounds: set[str] = set()
         self._counters: set[str] = set()
         self._names_buffers = any(
-            relays.declares(one.attr.value) for one in function.nodes if type(one) is cst.Attribute
+            relays.declares(one.attr.value) for one in function.of(cst.Attribute)
         )
         for node in function.nodes:
             if node.__class__.__name__ in _NOTED:
                 self._note(node)
-        subscripts = (node for node in function.nodes if type(node) is cst.Subscript)
+        subscripts = function.of(cst.Subscript)
         found = [access for node in subscripts for access in self._subscript(node)]
         found += [access for node in function.calls for access in self._call(node)]
         self.all: Sequence[RelayAccess] = sorted(found, key=lambda one: function.order[one.node])
@@ -142,7 +141,7 @@ class Accesses:
         elif isinstance(node, cst.Del):
             self._written[node.target] = None
         elif isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute):
-            if node.func.attr.value in OVERWRITING:
+            if node.func.attr.value in OVERWRITES:
                 self._overwritten.add(node.func.value)
         elif isinstance(node, cst.Slice):
             bounds = (one for one in (node.lower, node.upper) if isinstance(one, cst.Name))

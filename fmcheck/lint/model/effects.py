@@ -46,7 +46,7 @@ def returns_copy(function: Function) -> bool:
     copies = {one.node for one in streams_of(function).copies if one.target is None}
     if not copies:
         return False
-    returns = [node.value for node in function.nodes if isinstance(node, cst.Return)]
+    returns = [node.value for node in function.of(cst.Return)]
     for value in returns:
         given = [one for one in _values(value, function) if isinstance(one, cst.Call)]
         if not given or not all(one in copies and goes_to_host(one) for one in given):

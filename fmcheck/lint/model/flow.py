@@ -87,6 +87,8 @@ class Flow:
         self._finals: list[set[int]] = []
         self._handled: list[bool] = []
         self._atoms_of: dict[int, frozenset[tuple[str, bool]]] = {}
+        #: The steps from which all paths to a return pass a barred one, and those from which not.
+        self._leaving: dict[frozenset[int], tuple[set[int], set[int]]] = {}
         ends = self._suite(function.body, {ENTRY}, _Place())
         self._join(ends, RETURNED)
 
@@ -189,12 +191,29 @@ class Flow:
 
     def any_always_follows(self, first: CSTNode, nodes: Iterable[CSTNode]) -> bool:
         """Tells whether every path from `first` to a return passes at least one of the nodes."""
-        start, ends = self.position(first), {self.position(node) for node in nodes}
-        return start in ends or start not in self.leaving(ends)
+        start, ends = self.position(first), frozenset(map(self.position, nodes))
+        return start in ends or not self.may_leave(start, ends)
 
-    def leaving(self, barred: Collection[int]) -> Collection[int]:
-        """Returns the steps from which a path leads to a return that passes no barred step."""
-        return self._back(RETURNED, barred)
+    def may_leave(self, start: int, barred: frozenset[int]) -> bool:
+        """Tells whether a path leads from a step to a return that passes no barred step."""
+        staying, leaving = self._leaving.setdefault(barred, (set(), set()))
+        if start not in staying and start not in leaving:
+            # What is barred is near, as a rule: to look back from the return takes all steps.
+            ahead = self._ahead(start, barred)
+            if RETURNED in ahead:
+                leaving |= self._back(RETURNED, barred)
+            else:
+                staying |= ahead
+        return start in leaving
+
+    def _ahead(self, start: int, barred: frozenset[int]) -> set[int]:
+        """Returns the steps to which paths lead from one that pass no barred step."""
+        found, front = {start}, [start]
+        while front and RETURNED not in found:
+            new = self._after.get(front.pop(), set()) - found - barred
+            found |= new
+            front += new
+        return found
 
     def _back(self, end: int, barred: Collection[int]) -> set[int]:
         """Returns the steps from which a path leads to `end` that passes no barred one on its way.
@@ -213,7 +232,7 @@ class Flow:
 
     def any_on_every_path(self, nodes: Iterable[CSTNode]) -> bool:
         """Tells whether every path from the entry to a return passes at least one of the nodes."""
-        return ENTRY not in self.leaving({self.position(node) for node in nodes})
+        return not self.may_leave(ENTRY, frozenset(map(self.position, nodes)))
 
     @cached_property
     def _preceding(self) -> Mapping[int, Sequence[int]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from fmcheck.lint.model.expressions import dotted, is_name, last_name, targets
 from fmcheck.lint.model.flow import Flow
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from fmcheck.lint.source.module import Family, Module, Part
+
+T = TypeVar("T", bound="cst.CSTNode")
 
 #: How many classes are looked through, one derived from another.
 _MOST_BASES = 8
@@ -93,15 +95,22 @@ class Function:
                     found.setdefault(name, []).append(node)
         return found
 
+    def of(self, *kinds: type[T]) -> Sequence[T]:
+        """Returns the nodes of its body that are of some classes, in the order of the source."""
+        found = [node for kind in kinds for node in self._by_class.get(kind, ())]
+        return sorted(found, key=self.order.__getitem__) if len(kinds) > 1 else found
+
     @cached_property
-    def asserts(self) -> Sequence[cst.Assert]:
-        """Every `assert` of its body."""
-        return [node for node in self.nodes if type(node) is cst.Assert]
+    def _by_class(self) -> Mapping[type, Sequence[Any]]:
+        found: dict[type, list[Any]] = {}
+        for node in self.nodes:
+            found.setdefault(type(node), []).append(node)
+        return found
 
     @cached_property
     def calls(self) -> Sequence[cst.Call]:
         """Every call of its body."""
-        return [node for node in self.nodes if type(node) is cst.Call]
+        return self.of(cst.Call)
 
     def calls_of(self, *names: str) -> Iterator[cst.Call]:
         """Yields its calls of functions with these dotted names, imports looked through."""

@@ -370,6 +370,8 @@ def _produced(
 ) -> Iterator[tuple[str, CSTNode, bool]]:
     """Yields the names that a stream binds to, or writes by, what is launched; True where sure."""
     for node in streams.nodes(first, end):
+        if type(node) not in (cst.Assign, cst.Call):
+            continue  # by class: it is asked of every node
         if streams.stream_at(streams.order[node]) != stream:
             continue
         if isinstance(node, cst.Assign) and launches(node.value, streams) is not None:

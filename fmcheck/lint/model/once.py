@@ -120,7 +120,7 @@ class Once:
         flow = function.flow
         if flow.contains(node):
             yield from ((one.test, one.holds) for one in flow.known(node))
-            for one in function.asserts:
+            for one in function.of(cst.Assert):
                 if flow.contains(one) and flow.dominates(one, node):
                     yield one.test, True
 
@@ -161,7 +161,7 @@ def _paths(node: CSTNode) -> Iterator[str]:
 
 def _returned(method: Function) -> Sequence[CSTNode]:
     """Returns the one value that a method returns, nothing if it does more than that."""
-    returns = [one for one in method.nodes if isinstance(one, cst.Return)]
+    returns = method.of(cst.Return)
     return [one.value for one in returns if one.value is not None] if len(returns) == 1 else []
 
 

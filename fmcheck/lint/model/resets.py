@@ -13,7 +13,7 @@ from fmcheck.lint.model.expressions import dotted, last_name, targets
 from fmcheck.lint.model.fills import When, WriteKind, fillings
 from fmcheck.lint.model.function import functions, lineage
 from fmcheck.lint.model.names import ANY, Regions
-from fmcheck.lint.model.vocabulary import BEFORE_REPLAY, CLASS
+from fmcheck.lint.model.vocabulary import BEFORE_REPLAY, CLASS, OVERWRITES
 from fmcheck.lint.source.globs import fits
 from fmcheck.lint.source.lazy import cst
 from fmcheck.regex import regex
@@ -45,11 +45,9 @@ FRONT = (
 )
 #: What stands in every class that has to do with graphs, or with batches that are padded.
 GRAPHS = ("graph", "Graph", "replay", "Replay", "capture", "raw_", "padded_", "_padded")
-#: A module that has none of a tensor's own ways to write holds host arrays, not graph inputs,
-#: unless it fills a buffer that the contract names.
-TENSOR_WRITES = ("copy_", "zero_", "fill_")
-# Each starts with plain text, for which `re` looks ten times as fast.
-_IN_PLACE = {one: regex(rf"{one}(?<!\w{one})[\s\\)]*\(") for one in TENSOR_WRITES}
+# A module that has none of them holds host arrays, not graph inputs, unless it fills a buffer that
+# the contract names. Each starts with plain text, for which `re` looks ten times as fast.
+_IN_PLACE = {one: regex(rf"{one}(?<!\w{one})[\s\\)]*\(") for one in OVERWRITES}
 
 
 def writes_in_place(file: File) -> bool:

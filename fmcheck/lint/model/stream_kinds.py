@@ -114,7 +114,7 @@ def _called(call: cst.Call, function: Function, depth: int) -> set[StreamKind]:
     callee = function.called(call)
     if callee is None:
         return {StreamKind.UNKNOWN}
-    returned = (one.value for one in callee.nodes if isinstance(one, cst.Return))
+    returned = (one.value for one in callee.of(cst.Return))
     found = [kinds_of(one, callee, depth + 1) for one in returned if one is not None]
     return set().union(*found) if found else {StreamKind.UNKNOWN}
 
@@ -200,8 +200,8 @@ def _bound_to(name: str, family: Family) -> Iterator[tuple[CSTNode | None, Funct
                     yield None, owner
         for one in functions(part):
             if one.name == name:
-                for inner in one.nodes:
-                    if isinstance(inner, cst.Return) and inner.value is not None:
+                for inner in one.of(cst.Return):
+                    if inner.value is not None:
                         is_own = dotted(inner.value) == f"self.{name}"
                         yield (None if is_own else inner.value), one
 

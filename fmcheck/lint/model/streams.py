@@ -38,6 +38,7 @@ from fmcheck.lint.model.vocabulary import (
     PARTS,
     READS,
     REDUCTIONS,
+    TRUTHS,
     looks_like_context,
     looks_like_event,
 )
@@ -137,9 +138,8 @@ class FunctionStreams:
         self.order = function.order
         #: The stream that is current at each node.
         self._current = [CURRENT] * len(function.nodes)
-        for node in self.order:
-            if type(node) is cst.With:
-                self._note_context(node)
+        for node in function.of(cst.With):
+            self._note_context(node)
         for call in function.calls:
             self._note_call(call, self.order[call])
         self.waits.sort(key=attrgetter("order"))
@@ -173,13 +173,12 @@ class FunctionStreams:
     def bound_by_text(self) -> Mapping[str, Sequence[cst.Assign]]:
         """The assignments, in order, by the text of each target: an attribute or entry too."""
         found: dict[str, list[cst.Assign]] = {}
-        for node in self.order:
-            if type(node) is cst.Assign:
-                for target in (one.target for one in node.targets):
-                    inner = literal_elements(target) if isinstance(target, cst.Tuple) else None
-                    for one in inner if inner is not None else [target]:
-                        text = dotted(one) or squeezed(self.part.code(one))
-                        found.setdefault(text, []).append(node)
+        for node in self.function.of(cst.Assign):
+            for target in (one.target for one in node.targets):
+                inner = literal_elements(target) if isinstance(target, cst.Tuple) else None
+                for one in inner if inner is not None else [target]:
+                    text = dotted(one) or squeezed(self.part.code(one))
+                    found.setdefault(text, []).append(node)
         return found
 
     def wait_sieve(self, *key: str, passes: Callable[[Wait], object]) -> Sieve[Wait]:
@@ -222,17 +221,16 @@ class FunctionStreams:
     def assigned(self) -> Mapping[str, Sequence[cst.Assign]]:
         """The assignments of each plain name, in order."""
         found: dict[str, list[cst.Assign]] = {}
-        for node in self.order:
-            if type(node) is cst.Assign:
-                bound = (name for one in node.targets for name in bound_names(one.target))
-                for name in dict.fromkeys(bound):
-                    found.setdefault(name, []).append(node)
+        for node in self.function.of(cst.Assign):
+            bound = (name for one in node.targets for name in bound_names(one.target))
+            for name in dict.fromkeys(bound):
+                found.setdefault(name, []).append(node)
         return found
 
     @cached_property
     def awaits(self) -> Sequence[int]:
         """The orders of the `await`s."""
-        return [order for node, order in self.order.items() if type(node) is cst.Await]
+        return [self.order[node] for node in self.function.of(cst.Await)]
 
     @cached_property
     def makes_objects(self) -> bool:
@@ -252,10 +250,9 @@ class FunctionStreams:
     @cached_property
     def _holding(self) -> Mapping[str, Sequence[CSTNode]]:
         found: dict[str, list[CSTNode]] = {}
-        for node in self.order:
-            if type(node) is cst.Name or type(node) is cst.Attribute:
-                for name in self.holders(node):
-                    found.setdefault(name, []).append(node)
+        for node in self.function.of(cst.Name, cst.Attribute):
+            for name in self.holders(node):
+                found.setdefault(name, []).append(node)
         return found
 
     @cached_property
@@ -673,7 +670,7 @@ def _reads_number(call: cst.Call) -> bool:
         and call.func.value in NUMBERS
         and isinstance(value, cst.Call)
         and isinstance(value.func, cst.Attribute)
-        and value.func.attr.value in REDUCTIONS
+        and value.func.attr.value in REDUCTIONS | TRUTHS
         and not ON_HOST.search(holder(value))
     )
 

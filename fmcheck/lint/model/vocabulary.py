@@ -98,12 +98,16 @@ IN_PLACE = frozenset(
 )
 #: Calls that wait for the stream that is current, by reading a value.
 READS = frozenset({"cpu", "item", "nonzero", "tolist"})
-#: Built-in functions that read one number, on the host.
-NUMBERS = frozenset({"bool", "int", "float"})
-#: Methods whose result is a number on the device.
-REDUCTIONS = frozenset(
-    {"all", "any", "sum", "max", "min", "amax", "amin", "argmax", "count_nonzero"}
-)
+#: Methods that bring values to the host.
+TO_HOST = frozenset({"cpu", "item", "numpy", "tolist"})
+#: Functions that read the number that they are handed.
+NUMBERS = frozenset({"bool", "float", "int"})
+#: Methods and functions whose result is one number of many.
+REDUCTIONS = frozenset({"amax", "amin", "argmax", "count_nonzero", "max", "min", "sum"})
+#: Methods and functions whose result is one truth of many.
+TRUTHS = frozenset({"all", "any"})
+#: A tensor's own ways to write all of it, which read nothing of it.
+OVERWRITES = ("copy_", "zero_", "fill_")
 _EVENT = regex(
     r"(event|evt|fence|(\b|_)(ready|done|finished|copied|published))s?(\[.*\]|\(\))?$",
     re.IGNORECASE,
