@@ -35,6 +35,7 @@ from fmcheck.lint.model.streams import (
 )
 from fmcheck.lint.model.vocabulary import CLASS, NON_BLOCKING, ON_HOST, VIEWS
 from fmcheck.lint.source.changes import replaced, without
+from fmcheck.lint.source.walking import walk
 from fmcheck.regex import regex
 
 if TYPE_CHECKING:
@@ -582,7 +583,12 @@ def _device_reads(streams: FunctionStreams) -> Sieve[cst.Call]:
         return (
             isinstance(call.func, cst.Attribute)
             and (call.func.attr.value in SYNCS or _blocks(call))
-            and not copied() & streams.holders(call.func.value)
+            # What is computed of a copy, `host.sum().item()`, is on the host as the copy is.
+            and all(
+                copied().isdisjoint(streams.holders(one))
+                for one in walk(call.func.value)
+                if isinstance(one, (cst.Name, cst.Attribute))
+            )
         )
 
     return streams.call_sieve("device reads", passes=passes)

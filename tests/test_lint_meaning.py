@@ -16,6 +16,14 @@ CONTRACT = parse_contract(
 )
 #: What is wrong, by the rule that says so.
 WRONG = {
+    "a number that is computed of a copy": (
+        "FM404",
+        """
+        def total(lens):
+            host = lens.to("cpu", non_blocking=True)
+            return host.sum().item()
+        """,
+    ),
     "a comprehension reads each of a list of copies": (
         "FM404",
         """
@@ -744,6 +752,15 @@ WRONG = {
 }
 #: What is right, and looks like what the rule is about.
 RIGHT = {
+    "a number that is computed of the device before": (
+        "FM404",
+        """
+        def total(self, lens):
+            host = lens.to("cpu", non_blocking=True)
+            count = self.flags.sum().item()
+            return host.sum().item() + count
+        """,
+    ),
     "a loop over copies that waits for each": (
         "FM404",
         """
