@@ -14,6 +14,7 @@ from fmcheck.lint import Edit, Example, FunctionRule, Judged, Severity, cst
 from fmcheck.lint.devices.pinned import makes_pinned
 from fmcheck.lint.model.effects import returns_copy, waits_on_host
 from fmcheck.lint.model.expressions import (
+    bound_names,
     dotted,
     is_name,
     keywords,
@@ -34,6 +35,7 @@ from fmcheck.lint.model.streams import (
 )
 from fmcheck.lint.model.vocabulary import CLASS, NON_BLOCKING, ON_HOST, READS, VIEWS
 from fmcheck.lint.source.changes import replaced, without
+from fmcheck.lint.source.walking import walk
 from fmcheck.regex import regex
 
 if TYPE_CHECKING:
@@ -86,11 +88,11 @@ class HostReadBeforeSync(FunctionRule):
     a copy to other memory of the host returns when it is done. It flags a read of the values
     (`tolist`, `item`, `int(...)`, `float()` and other computing on the host, arithmetic, a
     truth test, a comparison, `torch.cat` of a list that copies were appended to, `.numpy()` that
-    is assigned to a part of an array) that no `synchronize`, `query` or other wait precedes, and
-    an object that is created from such a copy in a function that neither records an event nor
-    waits. Views (`[...]`, `unbind`, `numpy`) are no reads. `int(...)` or `bool(...)` of a buffer
-    that an object keeps is a poll, whose answer may be old, and is left alone; so is what calls
-    itself asynchronous.
+    is assigned to a part of an array), of a list of copies in a loop over it too, that no
+    `synchronize`, `query` or other wait precedes, and an object that is created from such a copy
+    in a function that neither records an event nor waits. Views (`[...]`, `unbind`, `numpy`) are
+    no reads. `int(...)` or `bool(...)` of a buffer that an object keeps is a poll, whose answer
+    may be old, and is left alone; so is what calls itself asynchronous.
 
     ## Why is this bad
     The copy is only enqueued when the call returns. The host sees what the memory held before:
@@ -233,6 +235,10 @@ def lengths(self):
 
     def check(self, part: Part) -> Iterator[Finding]:
         """Yields a finding for each read that may come before the values."""
+        # A loop over several copies is one read of all.
+        return iter({one.span: one for one in self._every(part)}.values())
+
+    def _every(self, part: Part) -> Iterator[Finding]:
         for function in functions(part):
             streams = streams_of(function, self._ordered_by)
             for copy in streams.copies:
@@ -352,14 +358,31 @@ def _uses(copy: AsyncCopy, streams: FunctionStreams) -> Iterator[Use]:
     for node in streams.naming(names, copy.order, rebound):
         if flow.may_follow(copy.node, node) and not flow.excludes(copy.node, node):
             use, _, _ = _outwards(node, streams)
-            is_element = isinstance(streams.parents.get(node), cst.Subscript)
-            if use is not None and is_held and not (is_element or use.is_made):
-                continue  # of a container of copies only an element has values to read
+            outer = streams.parents.get(node)
+            if (
+                use is not None
+                and is_held
+                and not (isinstance(outer, cst.Subscript) or use.is_made)
+            ):
+                # Of a container of copies only an element has values to read.
+                if isinstance(outer, (cst.For, cst.CompFor)):
+                    yield from _of_elements(outer, streams)
+                continue
             if use is not None and not _is_poll(copy, use):
                 yield use
             elif use is None and copy.target is None:
                 lists.append((_grown(node, streams), node))
     yield from _joined([one for one in lists if one[0]], streams)
+
+
+def _of_elements(loop: cst.For | cst.CompFor, streams: FunctionStreams) -> Iterator[Use]:
+    """Yields what reads the elements of a container that a loop goes over."""
+    whole = loop if isinstance(loop, cst.For) else streams.parents[loop]
+    names = set(bound_names(loop.target))
+    for node in streams.naming(names, streams.order[whole], streams.end(whole)):
+        use, _, _ = _outwards(node, streams)
+        if use is not None:
+            yield use
 
 
 def _rebound(names: set[str], copy: AsyncCopy, streams: FunctionStreams) -> int | None:
@@ -558,7 +581,12 @@ def _device_reads(streams: FunctionStreams) -> Sieve[cst.Call]:
         return (
             isinstance(call.func, cst.Attribute)
             and (call.func.attr.value in READS or _blocks(call))
-            and not copied() & streams.holders(call.func.value)
+            # What is computed of a copy, `host.sum().item()`, is on the host as the copy is.
+            and all(
+                copied().isdisjoint(streams.holders(one))
+                for one in walk(call.func.value)
+                if isinstance(one, (cst.Name, cst.Attribute))
+            )
         )
 
     return streams.call_sieve("device reads", passes=passes)

@@ -328,6 +328,16 @@ def test_a_journal_folder_of_the_users_in_the_folder_of_reports_stays(folder, te
     assert not list(folder.glob("fmcheck-journal-*"))
 
 
+def test_an_interrupt_leaves_no_journal(folder, monkeypatch):
+    def interrupt(command, check):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(subprocess, "run", interrupt)
+
+    assert main(["ci", "--no-lint", "--", "t.py"]) == 130
+    assert not list((folder / "fmcheck-report").iterdir())
+
+
 @pytest.mark.parametrize("link", ["fmcheck-report", "reports"])
 def test_a_folder_of_reports_that_leads_out_of_the_tree_is_refused(folder, tests, capsys, link):
     outside = folder.parent / "outside"

@@ -16,6 +16,32 @@ CONTRACT = parse_contract(
 )
 #: What is wrong, by the rule that says so.
 WRONG = {
+    "a number that is computed of a copy": (
+        "FM404",
+        """
+        def total(lens):
+            host = lens.to("cpu", non_blocking=True)
+            return host.sum().item()
+        """,
+    ),
+    "a comprehension reads each of a list of copies": (
+        "FM404",
+        """
+        def lengths(tensors):
+            host = [one.to("cpu", non_blocking=True) for one in tensors]
+            return [one.tolist() for one in host]
+        """,
+    ),
+    "a loop reads each of two copies": (
+        "FM404",
+        """
+        def longest(lens, ends):
+            host = (lens.to("cpu", non_blocking=True), ends.to("cpu", non_blocking=True))
+            for one in host:
+                if one > 3:
+                    return True
+        """,
+    ),
     "a context that is left before the copy": (
         "FM409",
         """
@@ -726,6 +752,37 @@ WRONG = {
 }
 #: What is right, and looks like what the rule is about.
 RIGHT = {
+    "a number that is computed of the device before": (
+        "FM404",
+        """
+        def total(self, lens):
+            host = lens.to("cpu", non_blocking=True)
+            count = self.flags.sum().item()
+            return host.sum().item() + count
+        """,
+    ),
+    "a loop over copies that waits for each": (
+        "FM404",
+        """
+        def lengths(self, tensors):
+            host = [one.to("cpu", non_blocking=True) for one in tensors]
+            for one in host:
+                self.done.synchronize()
+                self.use(one.item())
+        """,
+    ),
+    "a loop that hands copies on": (
+        "FM404",
+        """
+        def lengths(self, tensors):
+            host = [one.to("cpu", non_blocking=True) for one in tensors]
+            for one in host:
+                if one is not None:
+                    self.queue.put(one[:3])
+            for one in self.lists:
+                one.tolist()
+        """,
+    ),
     "a context that waits as it is left": (
         "FM409",
         """

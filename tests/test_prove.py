@@ -191,6 +191,25 @@ def test_a_run_that_is_ended_keeps_what_it_tried(mine, tmp_path, ends):
     assert not list(tmp_path.glob("fmcheck-prove-*"))
 
 
+def test_an_interrupt_while_healthy_tests_run_leaves_none_running(mine, tmp_path):
+    started = tmp_path / "started"
+    code = (
+        f"import os, time; open({str(started)!r}, 'w').write(f'{{os.getpid()}} '); time.sleep(90)"
+    )
+    process = subprocess.Popen(
+        [*FMCHECK, "mine", "--", sys.executable, "-c", code], env=ENVIRON, stderr=subprocess.PIPE
+    )
+    end = time.monotonic() + 60
+    while not (started.exists() and started.read_text().endswith(" ")):
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    assert process.returncode == 130
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(started.read_text()), 0)
+
+
 def plan(*paths, selection=None):
     return make_plan([Path(one) for one in paths], None, (), selection or Selection())
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -211,24 +210,27 @@ def _test(arguments: argparse.Namespace, folder: Path) -> PytestHalf:
     if find_spec("pytest") is None:
         raise UsageError("ci", "tests need pytest: pip install 'fmcheck[pytest]'")
     record, page = folder / "fmcheck.json", folder / "fmcheck.html"
-    # A folder of our own: one of a plain name may be somebody's, and is removed with all in it.
     folder.mkdir(parents=True, exist_ok=True)
-    journal = Path(tempfile.mkdtemp(prefix="fmcheck-journal-", dir=folder))
-    command = [sys.executable, "-m", "pytest", "-p", "fmcheck", f"--fmcheck-journal={journal}"]
+    command = [sys.executable, "-m", "pytest", "-p", "fmcheck"]
     command += [f"--fmcheck-report={one}" for one in (record, page)]
     if arguments.config:
         command.append(f"--fmcheck-config={arguments.config}")
     sys.stdout.flush()
-    status = subprocess.run([*command, *arguments.after], check=False).returncode
     run = None
-    if record.exists():
-        run = read_run(record)
-    elif any(journal.rglob(f"*{LINES}")):
-        # An engine that dies may take pytest with it: what it had found is reported all the same.
-        run = gather([journal])
-        for one in (record, page):
-            write_run(run, one)
-    shutil.rmtree(journal, ignore_errors=True)
+    # A folder of our own: one of a plain name may be somebody's, and is removed with all in it.
+    with tempfile.TemporaryDirectory(
+        prefix="fmcheck-journal-", dir=folder, ignore_cleanup_errors=True
+    ) as journal:
+        command.append(f"--fmcheck-journal={journal}")
+        status = subprocess.run([*command, *arguments.after], check=False).returncode
+        if record.exists():
+            run = read_run(record)
+        elif any(Path(journal).rglob(f"*{LINES}")):
+            # An engine that dies may take pytest with it: what it had found is reported all the
+            # same.
+            run = gather([Path(journal)])
+            for one in (record, page):
+                write_run(run, one)
     if run is None:
         return PytestHalf(status, None)
     if _on_github() and (run.violations or run.advice):

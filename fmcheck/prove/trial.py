@@ -176,9 +176,9 @@ class Suite:
             if self.stopped:
                 _kill_group(process)
             done = _ends_within(process, timeout)
+        finally:  # an interrupt leaves nothing running either
             _kill_group(process)
             status = process.wait()
-        finally:
             self.running.discard(process)
         return status if done else None
 
