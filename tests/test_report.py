@@ -126,7 +126,7 @@ def test_padded_tails_are_counted_where_there_are_any() -> None:
 @pytest.mark.parametrize(
     ("coverage", "gap"),
     [
-        (Coverage(), "nothing was checked (the contracts name none)"),
+        (Coverage(), "no relay was checked (the contracts name none)"),
         (Coverage(declared=("e:F",)), "nothing was checked (the contracts name `e:F`)"),
         (
             Coverage(declared=tuple("abcdef")),

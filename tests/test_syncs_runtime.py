@@ -455,3 +455,25 @@ def test_a_budget_for_a_function_that_is_not_there_is_a_problem(
     finally:
         watch.stop()
     assert "found none of its functions" in problem
+
+
+@pytest.mark.parametrize(("read", "expected"), [("seq_lens_cpu", []), ("seq_lens", ["FR501"])])
+def test_a_mirror_that_was_pulled_before_the_steps_goes_by_its_name(
+    read: str, expected: list[str]
+) -> None:
+    watch = Watch([parse_contract(CONTRACT, "toy.toml")], streams="tracked")
+
+    def step(loop: Loop) -> None:
+        getattr(loop, read).tolist()
+        loop.seq_lens, loop.seq_lens_cpu = loop.seq_lens + 1, loop.seq_lens_cpu + 1
+
+    watch.start()
+    try:
+        with torch.cpu.stream(torch.cpu.Stream()):
+            loop = Loop()
+            loop.seq_lens_cpu = loop.seq_lens.cpu()
+            for _ in range(3):
+                loop.step(step)
+        assert [violation.code for violation in watch.drain()] == expected
+    finally:
+        watch.stop()

@@ -166,7 +166,8 @@ def _nothing(coverage: Coverage) -> str:
     """Says that no relay was imported: which ones there are, and what was checked all the same."""
     shown, more = coverage.declared[:_MOST_NAMES], len(coverage.declared) - _MOST_NAMES
     names = ", ".join(f"`{name}`" for name in shown) + (f" and {more} more" if more > 0 else "")
-    what = "no relay" if coverage.counts.tails else "nothing"
+    # Streams, and steps that have a budget, need no relay: what they found is in the same report.
+    what = "no relay" if coverage.counts.tails or not names else "nothing"
     declared = f" (the contracts name {names})" if names else " (the contracts name none)"
     return f"no declared relay was imported: {what} was checked{declared}"
 

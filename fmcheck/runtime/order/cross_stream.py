@@ -66,10 +66,15 @@ class CrossStreamTensors:
 
         It waits for nothing where it reads memory that is its own beyond doubt.
         """
-        if call.host and not call.is_view and not all(map(_is_the_hosts, call.reads)):
+        if call.host and not call.is_view and not all(map(self._is_the_hosts, call.reads)):
             self.fences.read_by_host(call.lane)
         else:
             self.fences.launch(call.lane)
+
+    def _is_the_hosts(self, tensor: torch.Tensor) -> bool:
+        """Tells whether memory is the host's beyond doubt, and known as such to no stream."""
+        is_host = is_sure(tensor) and placement_of(tensor) is Placement.HOST
+        return is_host and self.blocks.of(tensor).on_host
 
     def begin_test(self) -> None:
         """Tells each gap again, and holds nothing against what comes."""
@@ -349,8 +354,3 @@ def _touch_of(
     low, high = span(tensor)
     extent = Strided(low, tensor.shape, tensor.stride(), tensor.itemsize)
     return BlockTouch(lane, count, moment, low, high, extent, is_copy)
-
-
-def _is_the_hosts(tensor: torch.Tensor) -> bool:
-    """Tells whether a tensor is the host's beyond doubt, and was not sent to the device."""
-    return is_sure(tensor) and placement_of(tensor) is Placement.HOST

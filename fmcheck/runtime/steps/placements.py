@@ -275,8 +275,9 @@ def derive(
             made = from_operands(found)
             is_guessed = made is _DEVICE and _DEVICE not in found
         else:
-            # They have been copied to the host, which a CPU does not do.
-            made = Placement.HOST if _has_own(operands, placement) else _DEVICE
+            # They have been copied to the host, which a CPU does not do: of which of the two this
+            # is, a name may say.
+            made = Placement.HOST if _has_own(operands, placement) else _UNKNOWN
     if known is None:
         known = _remember(storage, key, made)
     known.made, known.guessed = made, is_guessed
