@@ -249,7 +249,7 @@ class Model:
             known = self.rows[row]
             unseen = self.has_poison and row not in codes and row not in self.sinks
             if known.state != LIVE and unseen:
-                # Somebody out of our sight wrote it: what was said of the last value is over.
+                # A write that is not tracked: what was reported of the last value is over.
                 known.state, known.writer, known.reported = LIVE, 0, False
             known.awaited = False
             if not peeks and known.state == LIVE:

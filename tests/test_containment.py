@@ -1,4 +1,4 @@
-"""An error of fmcheck's own code is counted and told, and never becomes the engine's."""
+"""An error of fmcheck's own code is counted and reported, and never becomes the engine's."""
 
 from __future__ import annotations
 

@@ -7,11 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 from msgspec.structs import replace
 
-from fmcheck.config import Located, Settings
 from fmcheck.finding import CHECKS, Access, Finding, Severity, Site, Span, Violation
 from fmcheck.lint.engine import lint_text
 from fmcheck.lint.own import OWN_CODES
-from fmcheck.registry import contracts_for
 from fmcheck.report import concise, text
 from fmcheck.report.contents import Contents
 from fmcheck.report.headline import MOST, fitted
@@ -21,7 +19,7 @@ from fmcheck.runtime.session.probes import PROBES, ProbeTarget, tried
 from tests.museum import Case, cases
 from tests.museum_runs import run
 from tests.sources import ROOT
-from tests.test_rules import RULES, found, make
+from tests.test_rules import RULES, found, make, shipped
 from tests.test_rules import cases as examples
 
 if TYPE_CHECKING:
@@ -54,8 +52,8 @@ def test_an_example_of_a_rule_has_a_headline_that_is_not_cut(rule: type[Rule], e
     "case", [case for case in cases() if case.is_linted], ids=lambda case: case.folder.name
 )
 def test_a_historic_fault_in_source_has_a_headline_that_is_not_cut(case: Case):
-    path, shipped = case.folder / "bad.py", contracts_for(Located(Settings(), None))
-    every = [rule(shipped) for rule in RULES]
+    path = case.folder / "bad.py"
+    every = [rule(shipped()) for rule in RULES]
     for finding in lint_text(path.read_bytes(), case.file.path or str(path), every):
         assert len(first_line(finding)) <= MOST
         assert finding.message in first_line(finding)

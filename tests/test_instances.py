@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from fmcheck.runtime.relay.relay_tensor import RelayTensor
+from tests import declared
 from tests.test_plugin import Project, project
 from tests.test_relay_patches import RELAY_ONLY, ROWS, Bench, bench, codes
 
@@ -301,35 +302,11 @@ ALL_MORE = """
 """
 ALL = (
     RELAY_ONLY
-    + """
-    [[owners]]
-    functions = ["MODULE:Pool.alloc"]
-    does = "hands out"
-    rows = "return"
-    owner = "rid"
-
-    [[owners]]
-    functions = ["MODULE:Pool.free"]
-    does = "takes back"
-    rows = "row"
-
-    [[steps]]
-    functions = ["MODULE:step"]
-
-    [[opaque]]
-    functions = ["MODULE:kernel"]
-    rows = "rows"
-    reads = ["tokens_buf"]
-
-    [graph_inputs]
-    row_indices = ["rows"]
-
-    [[graph_inputs.fill]]
-    class = "MODULE:Runner"
-    methods = ["fill"]
-    inputs = "self"
-    axis.rows = { raw = "raw", padded = "self.size", capacity = "self.most" }
-"""
+    + declared.pool()
+    + declared.steps("step")
+    + declared.kernel("kernel", "tokens_buf")
+    + declared.GRAPH_INPUTS
+    + declared.fill("Runner", "raw")
 )
 
 

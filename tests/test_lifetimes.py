@@ -1230,7 +1230,7 @@ def test_the_host_s_own_values_are_what_a_copy_to_the_device_brings(
         watch.stop()
 
 
-# --- what nobody made in sight, and a stream sends ---
+# --- memory of unknown origin that a stream sends ---
 
 
 def prefetched(mode: str, use: Callable[[Any, Any, torch.Tensor], object]) -> list[Violation]:

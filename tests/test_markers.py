@@ -72,6 +72,7 @@ def test_a_test_of_no_kind_stops_the_run(pytester, monkeypatch, root, source, ou
         ("tests/test_real_tails.py::test_it[0.5.12-test_draft]", "release 0.5.12"),
         ("tests/test_museum.py::test_it", "museum"),
         ("tests/test_museum_runs.py::test_it[a]", "museum"),
+        ("tests/test_headlines.py::test_it[a]", "museum"),
         ("tests/test_real_races.py::test_it[a#1]", "tests/test_real_races.py"),
     ],
 )

@@ -1,4 +1,4 @@
-"""What a contract names and the engine lacks is told of, with the nearest that is there."""
+"""What a contract names and the engine lacks is reported, with the nearest that is there."""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
+from tests import declared
 from tests.test_relay_patches import Bench, bench, codes  # noqa: F401
 
 if TYPE_CHECKING:
@@ -67,47 +68,15 @@ ENGINE = """
             self.rows[: len(rows)] = rows
             self.rows[len(rows) : self.size] = 0
 """
-CONTRACT = """
-    [engine]
-    name = "toy"
-
-    [[relay]]
-    class = "MODULE:Relay"
-    peeks = ["look", "MODULE:Loop.read"]
-
-    [[relay.buffer]]
-    name = "buf"
-    valid = ">= 0"
-
-    [[owners]]
-    functions = ["MODULE:Pool.alloc"]
-    does = "hands out"
-    rows = "return"
-    owner = "rid"
-
-    [[owners]]
-    functions = ["MODULE:Pool.free"]
-    does = "takes back"
-    rows = "row"
-
-    [[steps]]
-    functions = ["MODULE:Loop.step"]
-
-    [[opaque]]
-    functions = ["MODULE:Relay.kernel"]
-    rows = "rows"
-    reads = ["buf"]
-
-    [graph_inputs]
-    row_indices = ["rows"]
-
-    [[graph_inputs.fill]]
-    class = "MODULE:Runner"
-    methods = ["fill"]
-    SETTLED
-    inputs = "self"
-    axis.rows = { raw = "rows.shape[0]", padded = "self.size", capacity = "self.most" }
-
+CONTRACT = (
+    declared.ENGINE
+    + declared.relay("Relay", "buf", 'peeks = ["look", "MODULE:Loop.read"]')
+    + declared.pool()
+    + declared.steps("Loop.step")
+    + declared.kernel("Relay.kernel", "buf")
+    + declared.GRAPH_INPUTS
+    + declared.fill("Runner", "rows.shape[0]", "SETTLED")
+    + """
     [[graph_inputs.replay]]
     function = "MODULE:Loop.replayed"
     rows = "rows"
@@ -118,6 +87,7 @@ CONTRACT = """
     syncs = 0
     waits_in = ["MODULE:Loop.harvest"]
 """
+)
 #: How a subclass comes by its method; METHOD is where it stands.
 OWN = "class Sub(BASE):\nMETHOD"
 MIXIN = "class Mixin:\nMETHOD\nclass Sub(Mixin, BASE):\n    pass"
@@ -353,31 +323,16 @@ def test_an_override_that_the_contract_does_not_fit_is_said(case: Case) -> None:
 
 
 @ways
-def test_a_step_that_replaces_the_declared_one_counts(case: Case, way: str) -> None:
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_a_step_that_is_overridden_counts_once_and_has_one_budget(
+    case: Case, way: str, goes_on: bool
+) -> None:
     sub = case.sub(
         way,
         "Loop",
-        """
+        f"""
         def step(self, wait=False):
-            return torch.ones(1, device=DEVICE).item() if wait else 0
-        """,
-    )
-    loop = sub(case.engine.Relay())
-    loop.step()
-    assert case.watch.tally.moments.step == 1
-    assert case.codes() == []
-    loop.step(wait=True)
-    assert case.codes() == ["FR501"]
-
-
-@ways
-def test_a_step_that_goes_on_counts_once_and_has_one_budget(case: Case, way: str) -> None:
-    sub = case.sub(
-        way,
-        "Loop",
-        """
-        def step(self, wait=False):
-            super().step()
+            {"super().step()" if goes_on else "pass"}
             return torch.ones(1, device=DEVICE).item() if wait else 0
         """,
     )
@@ -557,14 +512,7 @@ def test_a_method_of_a_base_goes_on_to_the_class_that_follows(bench: Bench) -> N
         class Both(Loop, Beside):
             pass
     """
-    contract = """
-        [engine]
-        name = "toy"
-
-        [[steps]]
-        functions = ["MODULE:Loop.step"]
-    """
-    engine, watch = bench.engine(contract, source)
+    engine, watch = bench.engine(declared.ENGINE + declared.steps("Loop.step"), source)
     assert engine.Both().step() == "beside"
     assert engine.Loop().step() == "root"
     assert watch.tally.moments.step == 2
@@ -606,13 +554,7 @@ def test_a_plugin_that_replaces_a_declared_method_is_said_once_and_stays(case: C
 
 
 def test_a_plugin_that_replaces_a_declared_function_is_said(bench: Bench) -> None:  # noqa: F811
-    contract = """
-        [engine]
-        name = "toy"
-
-        [[steps]]
-        functions = ["MODULE:step"]
-    """
+    contract = declared.ENGINE + declared.steps("step")
     engine, watch = bench.engine(contract, "def step():\n    pass\ndef other():\n    pass\n")
     assert replaced(watch) == []
     engine.step = engine.other
@@ -641,31 +583,14 @@ def test_a_wrapper_around_what_is_watched_is_no_replacement(
 
 # --- an override that the contract names by itself ---
 
-TWICE = """
-    [engine]
-    name = "toy"
-
-    [[steps]]
-    functions = ["MODULE:Loop.step", "MODULE:Sub.step"]
-
-    [[steps]]
-    functions = ["MODULE:Other.step"]
-
-    [graph_inputs]
-    row_indices = ["rows"]
-
-    [[graph_inputs.fill]]
-    class = "MODULE:Runner"
-    methods = ["fill"]
-    inputs = "self"
-    axis.rows = { raw = "rows.shape[0]", padded = "self.size", capacity = "self.most" }
-
-    [[graph_inputs.fill]]
-    class = "MODULE:Mine"
-    methods = ["fill"]
-    inputs = "self"
-    axis.rows = { raw = "count", padded = "self.size", capacity = "self.most" }
-"""
+TWICE = (
+    declared.ENGINE
+    + declared.steps("Loop.step", "Sub.step")
+    + declared.steps("Other.step")
+    + declared.GRAPH_INPUTS
+    + declared.fill("Runner", "rows.shape[0]")
+    + declared.fill("Mine", "count")
+)
 NAMED = """
     class Sub(Loop):
         def step(self):

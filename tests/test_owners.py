@@ -14,6 +14,7 @@ import torch
 from fmcheck.runtime.core import paths
 from fmcheck.runtime.relay.owners import Owners
 from fmcheck.runtime.relay.pools import Pools
+from tests import declared
 from tests.test_relay_patches import CONTRACT, ENGINE, Bench, bench, codes  # noqa: F401
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ ROWS = torch.tensor([1, 2])
 
 
 class Follower:
-    """Writes down what it is told."""
+    """Keeps what it was notified of."""
 
     def __init__(self) -> None:
         self.reported: list[tuple[str, list[int]]] = []
@@ -176,24 +177,7 @@ POOL = (
         pass
 """
 )
-OWNERS = (
-    CONTRACT
-    + """
-    [[owners]]
-    functions = ["MODULE:Pool.alloc"]
-    does = "hands out"
-    rows = "return"
-    owner = "reqs[].rid"
-
-    [[owners]]
-    functions = ["MODULE:Pool.free"]
-    does = "takes back"
-    rows = "req.row"
-
-    [[steps]]
-    functions = ["MODULE:loop"]
-"""
-)
+OWNERS = CONTRACT + declared.pool("reqs[].rid", "req.row") + declared.steps("loop")
 
 
 def request(rid: str) -> Any:
@@ -751,21 +735,7 @@ def test_values_that_are_added_up_may_name_a_row_twice(bench: Bench) -> None:  #
 
 # --- two pools that the contract does not tell apart ---
 
-OF_UNNAMED = (
-    CONTRACT
-    + """
-    [[owners]]
-    functions = ["MODULE:Pool.alloc"]
-    does = "hands out"
-    rows = "return"
-    owner = "rid"
-
-    [[owners]]
-    functions = ["MODULE:Pool.free"]
-    does = "takes back"
-    rows = "row"
-"""
-)
+OF_UNNAMED = CONTRACT + declared.pool()
 UNNAMED = (
     ENGINE
     + """

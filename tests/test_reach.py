@@ -1,4 +1,4 @@
-"""The reach of a run: what child processes find is told, in the right test, whatever they do."""
+"""What child processes find is reported in the right test, whatever they do."""
 
 from __future__ import annotations
 
@@ -939,7 +939,7 @@ def test_a_test_that_replaces_clocks_and_calls_of_the_system_sees_its_own_calls_
             for name in ("time", "monotonic", "monotonic_ns", "perf_counter"):
                 monkeypatch.setattr(time, name, lambda: 1)
             monkeypatch.setattr(time, "sleep", calls.append)
-            monkeypatch.setattr(os, "write", lambda *told: calls.append(told))
+            monkeypatch.setattr(os, "write", lambda *given: calls.append(given))
             command = [sys.executable, "-c", "import toy_engine; toy_engine.healthy()"]
             assert subprocess.run(command).returncode == 0
             toy_engine.healthy()

@@ -305,15 +305,15 @@ def test_memory_that_is_filled_after_it_was_bound_has_values(
     assert codes(watch) == []
 
 
-def out_of_sight(made: torch.Tensor) -> None:
-    """Fills a tensor as a kernel does that torch is not told of."""
+def write_untracked(made: torch.Tensor) -> None:
+    """Fills a tensor as a kernel does that torch does not dispatch."""
     values = torch.tensor([0, 3, 5, 7])  # a name keeps its memory
     ctypes.memmove(made.data_ptr(), values.data_ptr(), 32)
 
 
 def filled_by_a_kernel(relay: FutureMap) -> None:
     made = torch.empty(4, dtype=torch.int64)
-    out_of_sight(made)
+    write_untracked(made)
     relay.late = made
 
 
@@ -340,7 +340,7 @@ def test_memory_that_a_kernel_fills_after_it_was_bound_has_values(watch: Watch) 
     relay = FutureMap()
     relay.late = torch.tensor([0, 3, 5, 7])
     relay.late = torch.empty(4, dtype=torch.int64)
-    out_of_sight(relay.late)
+    write_untracked(relay.late)
     assert relay.late[ROWS].tolist() == [3, 5]
     assert codes(watch) == []
 

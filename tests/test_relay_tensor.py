@@ -730,7 +730,7 @@ def test_without_step_functions_no_step_is_reported(line: Subject) -> None:
     assert violation.access.step is None
 
 
-# --- out of sight ---
+# --- writes that are not tracked ---
 
 
 def test_a_value_nobody_wrote_is_a_note_with_suspects(line: Subject) -> None:

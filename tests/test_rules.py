@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ast
+from functools import cache
 
 import pytest
 
 from fmcheck.config import Located, Settings
-from fmcheck.contract import parse_contract
+from fmcheck.contract import Contract, parse_contract
 from fmcheck.lint.engine import lint_text
 from fmcheck.lint.page import rule_page
 from fmcheck.lint.rule import Example, Rule, problems
@@ -25,11 +26,15 @@ def cases(kind: str) -> list:
     ]
 
 
+@cache
+def shipped() -> tuple[Contract, ...]:
+    """The contracts that apply to any file; reading them takes as long as linting an example."""
+    return tuple(contracts_for(Located(Settings(), None)))
+
+
 def make(rule: type[Rule], example: Example) -> Rule:
-    contracts = list(contracts_for(Located(Settings(), None)))
-    if example.contract:
-        contracts.append(parse_contract(example.contract, f"example of {rule.code}"))
-    return rule(contracts)
+    own = [parse_contract(example.contract, f"example of {rule.code}")] if example.contract else []
+    return rule([*shipped(), *own])
 
 
 def found(rule: Rule, example: Example, code: str | None = None) -> list:

@@ -146,7 +146,7 @@ STEPS = """
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "reported"),
     [
         (CONTRACT + FREED, False),
         (CONTRACT.replace(STEPS, ""), False),  # nothing is freed
@@ -155,13 +155,13 @@ STEPS = """
     ],
 )
 def test_a_run_without_steps_says_that_writes_to_freed_rows_are_not_checked(
-    text: str, told: bool
+    text: str, reported: bool
 ) -> None:
     text = text.replace('name = "toy"', 'name = "toy"\n    distribution = "torch"')
     sentence = (
         "contract `toy` has no `[[steps]]`: a write to a row that was freed is not checked (FR109)"
     )
-    assert (sentence in gaps(coverage_of(text))) is told
+    assert (sentence in gaps(coverage_of(text))) is reported
 
 
 def test_a_contract_that_fits_is_checked() -> None:

@@ -1,4 +1,4 @@
-"""The fixture engine while its streams are followed: each race is told, a healthy engine is not."""
+"""The fixture engine with its streams followed: each race is reported, a healthy engine is not."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The matrix: each way to start a child against each way that it ends.
 
-In every cell a child finds a violation and ends. It must be told in the test that started the
-child, once, and the next test must not hear of it.
+In every cell a child finds a violation and ends. It must be reported in the test that started
+the child, once, and not in the next test.
 """
 
 from __future__ import annotations
@@ -124,8 +124,8 @@ def _wrong(cases: dict[str, ElementTree.Element], name: str) -> str:
         return "lost: the test passed"
     text = failure.text or ""
     if text.count("FMCHECK: FR102") != 1:
-        return f"told {text.count('FMCHECK: FR102')} times"
-    return "" if f"test_cells.py::{name}" in text else "told of another test"
+        return f"reported {text.count('FMCHECK: FR102')} times"
+    return "" if f"test_cells.py::{name}" in text else "reported in another test"
 
 
 def everything() -> list[tuple[str, str]]:

@@ -88,7 +88,7 @@ class FactoryMode(TorchFunctionMode):
         return self._listeners > 0
 
     def is_next(self) -> bool:
-        """Tells whether it hears what this thread calls now: within its own calls it does not."""
+        """Whether torch passes it what this thread calls now: within its own calls it does not."""
         return any(_get_function_stack_at(at) is self for at in range(_len_torch_function_stack()))
 
     def begin(self) -> None:
@@ -145,9 +145,9 @@ class FactoryMode(TorchFunctionMode):
 
 
 def listen(tally: Tally, made: moves.Moves | None = None) -> FactoryMode:
-    """Hears the factories of this thread from now on, by one mode for all who listen.
+    """Notes the factories of this thread from now on, by one mode for all who listen.
 
-    `made` hears of moves from then on.
+    `made` is notified of moves from then on.
     """
     mode = _here.factories
     if mode is None or not mode.is_on:
@@ -159,7 +159,7 @@ def listen(tally: Tally, made: moves.Moves | None = None) -> FactoryMode:
 
 
 def hear_backward() -> Undo:
-    """Hears what hooks of a backward pass call: `backward` runs them below all function modes."""
+    """Notes what hooks of a backward pass call: `backward` runs them below all function modes."""
     run = graph._engine_run_backward
 
     @functools.wraps(run)
@@ -175,7 +175,7 @@ def hear_backward() -> Undo:
 
 
 def passes_on(method: Any) -> None:
-    """Says of a method of ours that who calls it is heard, and not the method."""
+    """Has calls within a method of ours noted as calls of whoever called the method."""
     _passing.add(method.__code__)
 
 
@@ -194,7 +194,7 @@ def lift_factories() -> Callable[[], None]:
     """Takes our function modes off this thread's stack; returns what puts them back.
 
     Under a function mode Dynamo calls the methods of tensors that it finds, ours, in place of its
-    own knowledge of them; what compiled code makes is out of sight in any case.
+    own knowledge of them; what compiled code makes is not followed in any case.
     """
     with lifted() as modes:
         ours = [mode for mode in modes if isinstance(mode, FactoryMode)]

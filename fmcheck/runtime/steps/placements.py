@@ -45,7 +45,7 @@ class FactoryCall:
 
     `device` is what the caller gave, a default device aside: None where nothing was given.
     `by_default` tells that there is such a one, and that it was taken. A move `is_async` where the
-    host does not wait for it; `copies` is what it was told of that, None where nothing.
+    host does not wait for it; `copies` is its argument of that name, None where none was given.
     """
 
     name: str
