@@ -5,16 +5,16 @@ from __future__ import annotations
 import os
 import textwrap
 import xml.etree.ElementTree as ElementTree
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+
+from tests.reach.project import CONTRACT, REPOSITORY, SETTINGS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 pytest_plugins = ("pytester",)
-REPOSITORY = Path(__file__).parent.parent
 UNCHECKED = 20
 
 ENGINE = """
@@ -42,21 +42,6 @@ ENGINE = """
         fm.stash(ROWS, 5)
         fm.gather(ROWS)
         return fm.gather(ROWS)
-"""
-CONTRACT = """
-    [engine]
-    name = "toy"
-
-    [[relay]]
-    class = "toy_engine:FutureMap"
-
-    [[relay.buffer]]
-    name = "tokens_buf"
-    valid = ">= 0"
-"""
-SETTINGS = """
-    [tool.fmcheck]
-    contracts = ["toy.toml"]
 """
 HEALTHY = """
     import toy_engine
