@@ -553,6 +553,34 @@ def test_four_times_the_statements_are_four_times_the_work(code, source):
     assert many < 5 * few
 
 
+GATHERS = {
+    "FM101": (
+        "        t{0} = self.output_tokens_buf[rows{0}]\n"
+        "        torch._assert_async((t{0} >= 0).all(), 'x')\n"
+        "        self.output_tokens_buf[rows{0}] = -1\n"
+    ),
+    "FM105": (
+        "        if batch.x{0}:\n            return\n"
+        "        t{0} = self.output_tokens_buf[rows{0}]\n"
+    ),
+}
+
+
+@pytest.mark.parametrize("code", GATHERS)
+def test_four_times_the_gathers_are_four_times_the_work(code):
+    rule = next(one for one in default_rules() if one.code == code)
+    few, many = (
+        steps_of(
+            rule,
+            "sglang/srt/managers/overlap_utils.py",
+            "class FutureMap:\n    def resolve(self, batch):\n"
+            + "".join(map(GATHERS[code].format, range(n))),
+        )
+        for n in (50, 200)
+    )
+    assert many < 5 * few
+
+
 class Body:
     """The faulty function of an example, whose body can be said over and over."""
 
