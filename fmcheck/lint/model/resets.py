@@ -244,22 +244,29 @@ class Resets:
 
         One that is unknown may where padded batches alone reach it.
         """
-        function, sizes = self._filling.function, self._filling.sizes
-        for call in function.calls:
-            for place, arg in enumerate(call.args):
-                for one in function.names.elements(arg.value) or [arg.value]:
-                    if any(
-                        handed.leaf and handed.may_be(fill.region) and not sizes.is_raw(handed.stop)
-                        for handed in function.names.regions(one)
-                    ):
-                        callee = function.called(call)
-                        if callee is None:
-                            resets = self._filling.may_pad(call)
-                        else:
-                            resets = _resets_argument(callee, place, arg)
-                        if resets:
-                            return True
+        for region, call, place, arg in self._handed:
+            if region.may_be(fill.region):
+                callee = self._filling.function.called(call)
+                if callee is None:
+                    resets = self._filling.may_pad(call)
+                else:
+                    resets = _resets_argument(callee, place, arg)
+                if resets:
+                    return True
         return False
+
+    @cached_property
+    def _handed(self) -> Sequence[tuple[Region, cst.Call, int, cst.Arg]]:
+        """The buffers that calls are handed with their padded rows: which, and the argument."""
+        function, sizes = self._filling.function, self._filling.sizes
+        return [
+            (region, call, place, arg)
+            for call in function.calls
+            for place, arg in enumerate(call.args)
+            for one in function.names.elements(arg.value) or [arg.value]
+            for region in function.names.regions(one)
+            if region.leaf and not sizes.is_raw(region.stop)
+        ]
 
     def _by_peers(self, fill: RegionWrite) -> Iterator[tuple[Filling, RegionWrite]]:
         """Yields the resets of a filled buffer in other functions, made for this one."""
