@@ -1139,12 +1139,21 @@ class Runner:
         ("tidy(self.slots, raw_bs, bs)", False),
         ("tidy(*self.rows)", False),
         ("look(self.rows, raw_bs, bs)", False),
+        ("getattr(self, name)[raw_bs:bs].sum()", False),
+        ("print(self.rows)", False),
         ("unknown(self.rows[:raw_bs], raw_bs, bs)", False),
         ("self.slots[raw_bs:bs].copy_(self.rows[raw_bs:bs])", False),
     ],
 )
 def test_what_is_handed_to_a_function_that_resets_it_is_reset(call: str, is_reset: bool) -> None:
     assert ("rows" not in stale(HELPERS.replace("pass", call))) is is_reset
+
+
+def test_a_loop_over_names_resets_these_and_no_other() -> None:
+    loop = (
+        "for name in ('seq_lens', 'slots'):\n                getattr(self, name)[raw_bs:].zero_()"
+    )
+    assert stale(HELPERS.replace("pass", loop)) == ["rows"]
 
 
 def test_an_unknown_function_that_every_batch_reaches_resets_nothing() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import enum
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeAlias
@@ -220,6 +221,8 @@ class Filling:
 
     def may_pad(self, call: cst.Call) -> bool:
         """Tells whether a call that padded batches alone reach may write what it is handed."""
+        if isinstance(call.func, cst.Name) and hasattr(builtins, call.func.value):
+            return False  # `getattr`, `zip`
         return not any(one.by is call for one in self.writes) and any(
             self.reached(*one) is When.PADDED for one in _tests_above(call, self.function)
         )

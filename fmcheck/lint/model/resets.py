@@ -242,22 +242,32 @@ class Resets:
 
         One that is unknown may where padded batches alone reach it.
         """
+        path = fill.region.path
+        marks = (end for end in range(len(path)) if path.startswith((".", ANY), end))
+        for end in (*marks, len(path)):
+            for call, place, arg in self._handed.get(path[:end], ()):
+                callee = self._filling.function.called(call)
+                if callee is None:
+                    resets = self._filling.may_pad(call)
+                else:
+                    resets = _resets_argument(callee, place, arg)
+                if resets:
+                    return True
+        return False
+
+    @cached_property
+    def _handed(self) -> Mapping[str, Sequence[tuple[cst.Call, int, cst.Arg]]]:
+        """The arguments that are a buffer with its padded rows, or hold one, by its path."""
         function, sizes = self._filling.function, self._filling.sizes
+        found: dict[str, list[tuple[cst.Call, int, cst.Arg]]] = {}
         for call in function.calls:
             for place, arg in enumerate(call.args):
                 for one in function.names.elements(arg.value) or [arg.value]:
-                    if any(
-                        handed.leaf and handed.may_be(fill.region) and not sizes.is_raw(handed.stop)
-                        for handed in function.names.regions(one)
-                    ):
-                        callee = function.called(call)
-                        if callee is None:
-                            resets = self._filling.may_pad(call)
-                        else:
-                            resets = _resets_argument(callee, place, arg)
-                        if resets:
-                            return True
-        return False
+                    for region in function.names.regions(one):
+                        if region.leaf and not sizes.is_raw(region.stop):
+                            path = region.path.removesuffix(ANY)
+                            found.setdefault(path, []).append((call, place, arg))
+        return found
 
     def _by_peers(self, fill: RegionWrite) -> Iterator[tuple[Filling, RegionWrite]]:
         """Yields the resets of a filled buffer in other functions, made for this one."""
