@@ -11,9 +11,11 @@ from fmcheck.lint.model.expressions import last_name
 from fmcheck.lint.model.function import functions
 from fmcheck.lint.model.names import squeezed
 from fmcheck.lint.relay_rule import RelayRule
+from fmcheck.lint.source.walking import walk
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from collections.abc import Set as AbstractSet
 
     from libcst import CSTNode
 
@@ -241,9 +243,9 @@ class _Checks:
         self._barriers: dict[object, _Barrier] = {}
 
     @cached_property
-    def _asserts(self) -> Sequence[tuple[CSTNode, str]]:
+    def _asserts(self) -> Sequence[tuple[CSTNode, AbstractSet[str]]]:
         calls = [one for one in self._function.calls if "assert" in last_name(one.func)]
-        return [(one, squeezed(self._function.part.code(one))) for one in calls]
+        return [(one, _expressions(one, self._function.part)) for one in calls]
 
     @cached_property
     def _put_back(self) -> Mapping[tuple[str, str], Sequence[CSTNode]]:
@@ -264,7 +266,7 @@ class _Checks:
             return ""
 
         def asserts() -> Sequence[CSTNode]:
-            return [one for one, code in self._asserts if any(map(code.__contains__, gather.bound))]
+            return [one for one, texts in self._asserts if not texts.isdisjoint(gather.bound)]
 
         if self._barrier(("asserts", gather.bound), asserts).follows(gather):
             key = gather.buffer, gather.index
@@ -316,6 +318,18 @@ class _Barrier:
     def may_follow(self, gather: RelayAccess) -> bool:
         """Tells whether a path leads from a gather to one."""
         return self._flow.may_lead_to(gather.node, self._own)
+
+
+def _expressions(call: cst.Call, part: Part) -> AbstractSet[str]:
+    """Returns the texts of the names, attributes and subscripts that a call is handed."""
+    nodes = [node for argument in call.args for node in walk(argument.value)]
+    # `tokens` of `batch.tokens` is another thing than a variable of that name.
+    members = {node.attr for node in nodes if isinstance(node, cst.Attribute)}
+    return {
+        squeezed(part.code(node))
+        for node in nodes
+        if isinstance(node, (cst.Name, cst.Attribute, cst.Subscript)) and node not in members
+    }
 
 
 def _switches(node: CSTNode, certain: Collection[str], function: Function) -> Iterator[CSTNode]:

@@ -100,6 +100,24 @@ def test_what_0_5_23_checks_is_left_alone() -> None:
     assert lines("FM105", "0.5.23") == []
 
 
+@pytest.mark.parametrize(
+    ("handed", "is_checked"),
+    [
+        ("(p >= 0).all()", True),
+        ("torch.all(p.cpu() >= 0), 'stale row'", True),
+        ("(q >= 0).all() and bool((p >= 0).all())", True),
+        ("(prompts >= 0).all()", False),
+        ("(batch.p >= 0).all()", False),
+        ("ok, p='stale row'", False),
+    ],
+)
+def test_an_assert_is_one_of_what_it_names(handed: str, is_checked: bool) -> None:
+    body = f"        p = self.output_tokens_buf[rows]\n        torch._assert_async({handed})\n"
+    source = f"import torch\nclass FutureMap:\n    def resolve(self, batch, rows, q, ok):\n{body}"
+    (found,) = lint_text(source.encode(), OVERLAP_UTILS, [rules()["FM101"](sglang())])
+    assert ("its rows are not invalidated" in f"{found.message} {found.note}") is is_checked
+
+
 def test_late_results_are_booked_unasked_up_to_0_5_11() -> None:
     managers = "sglang/srt/managers/"
     mixin = managers + "scheduler_output_processor_mixin.py"
