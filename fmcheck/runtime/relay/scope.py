@@ -70,12 +70,11 @@ def current() -> Scope | None:
 
 
 def note_view(view: Any, gather: Callable[[Any], None]) -> None:
-    """Keeps a slice that a function which takes rows has made: handing it out is a gather.
+    """Keeps a slice that the innermost scope, which takes rows, has made: handing it out gathers.
 
     What the function reads or writes itself is entered then, and `forget_view` called.
     """
-    if current() is Scope.TAKE:
-        _open.stack[-1].views[id(view)] = weakref.ref(view), gather
+    _open.stack[-1].views[id(view)] = weakref.ref(view), gather
 
 
 def forget_view(view: Any) -> bool:
