@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from msgspec import Struct
 
-from fmcheck.lint.model.expressions import last_name, number, targets
+from fmcheck.lint.model.expressions import is_name, last_name, number, targets
 from fmcheck.lint.model.function import functions
 from fmcheck.lint.model.names import ANY, Region, Regions
 from fmcheck.lint.model.sizes import Sizes
@@ -320,6 +320,8 @@ class Filling:
             elif type(node) is cst.Assign:
                 for target in node.targets:
                     self._assignment(node, target.target)
+            elif type(node) is cst.AugAssign and _is_multiplied_by_zero(node):
+                self._write(node, node.target, WriteKind.CONSTANT, in_place=False, value=0)
 
     def _write(
         self,
@@ -353,11 +355,14 @@ class Filling:
         name = func.attr if isinstance(func, cst.Attribute) else func
         word = name.value if isinstance(name, cst.Name) else ""
         receiver = func.value if isinstance(func, cst.Attribute) else None
+        args = [arg.value for arg in call.args]
+        if args and word.endswith("_") and receiver is not None and is_name(receiver, "torch"):
+            receiver, *args = args  # `torch.zero_(x)`
         for arg in call.args:
             if arg.keyword is not None and arg.keyword.value == "out":
                 self._write(call, arg.value, WriteKind.COPY)
         if receiver is not None and word in RESETS:
-            value = number(call.args[0].value) if call.args else 0
+            value = number(args[0]) if args else 0
             self._write(call, receiver, WriteKind.CONSTANT, value=value)
             # Which buffers a call returned, nobody knows: they may be any of its object's.
             of_call = [
@@ -367,6 +372,8 @@ class Filling:
             self._write(call, receiver, WriteKind.CONSTANT, unknown, guessed=True)
         elif receiver is not None and word in _PARTIAL_RESETS:
             self._write(call, receiver, WriteKind.CONSTANT, guessed=True)
+        elif receiver is not None and word == "mul_" and args and number(args[0]) == 0:
+            self._write(call, receiver, WriteKind.CONSTANT, value=0)
         elif receiver is not None and word == "copy_":
             self._write(call, receiver, WriteKind.COPY)
         elif "copy" in word and call.args:
@@ -427,6 +434,10 @@ def _resets_any(function: Function) -> bool:
 
 def _is_length(leaf: str) -> bool:
     return not _LENGTH.isdisjoint(leaf.split("_"))
+
+
+def _is_multiplied_by_zero(node: cst.AugAssign) -> bool:
+    return isinstance(node.operator, cst.MultiplyAssign) and number(node.value) == 0
 
 
 def _is_constant(node: CSTNode) -> bool:

@@ -331,6 +331,8 @@ class Names:
             if keys:
                 return [one.attribute(key, call) for one in held for key in keys]
             return [one.element(call) for one in held]
+        if is_name(call.func, "vars") and len(call.args) == 1:
+            return self.regions(call.args[0].value, seen)
         if isinstance(call.func, cst.Attribute):
             word = call.func.attr.value
             args = [arg.value for arg in call.args]
