@@ -53,6 +53,7 @@ class Device(ModuleType):
                 return self.done
 
         class Event:
+            __slots__ = ("__dict__",)  # no weak reference is to be made to one
             done = False
 
             def record(self, stream: object = None) -> None:

@@ -15,7 +15,6 @@ from __future__ import annotations
 import functools
 import random
 import sys
-import weakref
 from typing import TYPE_CHECKING, Any
 
 from fmcheck.runtime.core.containment import broke
@@ -107,7 +106,6 @@ class DeviceStreams:
         self.module = module
         self.kind = kind
         self._lanes: dict[tuple[int, int], Lane] = {}
-        self._records: weakref.WeakKeyDictionary[Any, FenceRecord] = weakref.WeakKeyDictionary()
 
     def follow(self, accelerator: Any = None) -> Iterator[Undo]:
         """Begins to follow, yielding how to let go of each part.
@@ -190,7 +188,7 @@ class DeviceStreams:
     # --- what the calls tell ---
 
     def _record(self, event: Any, stream: Any = None) -> None:
-        self._records[event] = self.fences.record(self.lane(stream))
+        event._fmcheck_record = self.fences.record(self.lane(stream))
         self._stall(stream)
 
     def _wait(self, event: Any, stream: Any = None) -> None:
@@ -205,7 +203,7 @@ class DeviceStreams:
         self.fences.synchronize_lane(self.lane(stream))
 
     def _recorded(self, made: Any, stream: Any, event: Any = None) -> None:
-        self._records[made] = self.fences.record(self.lane(stream))
+        made._fmcheck_record = self.fences.record(self.lane(stream))
         self._stall(stream)
 
     def _stream_done(self, done: bool, stream: Any) -> None:
@@ -233,10 +231,13 @@ class DeviceStreams:
             self.stalls.after(stream)
 
     def _met(self, event: Any) -> FenceRecord | None:
-        record = self._records.get(event)
-        if record is None and not isinstance(event, self.module.Event):
+        # Not by a weak reference: torch 2.11 frees a CUDA event and leaves those to it dangling.
+        record: FenceRecord | None = getattr(event, "_fmcheck_record", None)
+        if record is not None and record.lane.fences is self.fences:
+            return record
+        if not isinstance(event, self.module.Event):
             self.fences.doubt(f"an event of {type(event).__name__}, whose records are not seen")
-        return record
+        return None
 
     # --- wrapping ---
 
