@@ -99,6 +99,18 @@ def test_their_fenced_twin_is_silent(engine: Engine) -> None:
     assert engine.found() == ()
 
 
+@pytest.mark.parametrize("fenced", [True, False])
+def test_a_tensor_like_another_is_made_where_that_one_is(engine: Engine, fenced: bool) -> None:
+    """`zeros_like` neither reads its tensor nor names a device."""
+    with engine.device.stream(engine.forward):
+        made = torch.zeros_like(torch.arange(4))
+    if fenced:
+        engine.schedule.wait_stream(engine.forward)
+    with engine.device.stream(engine.schedule):
+        _ = made * 2
+    assert len(engine.found()) == (not fenced)
+
+
 WAITS: dict[str, Callable[[torch.Tensor], object]] = {
     "item": lambda one: one[0].item(),
     "tolist": lambda one: one.tolist(),

@@ -297,7 +297,9 @@ class Ops:
             return None
         if self.on_device is not None and self.on_device.devices:
             with unheard():
-                device = self.on_device.device_of((*reads, *writes), kwargs)
+                # What reads and writes nothing, as `zeros_like`, is where it was given a tensor.
+                given = [*reads, *writes] or tensors_in(args)
+                device = self.on_device.device_of(given, kwargs)
             if device is not None:
                 host = self.on_device.fences.host
                 call = OperatorCall(
