@@ -764,13 +764,14 @@ WITH_HEADS = CONTRACT.replace(
 ).replace("copies_source = true", "copies_source = false")
 
 
-@pytest.fixture(params=["host", "device"])
+@pytest.fixture(params=["host", "device", "streams"])
 def heads(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watch]:
     module: Any = ModuleType("toy_engine")
     for kind in (Runner, Slots, Graph):
         setattr(module, kind.__name__, kind)
     monkeypatch.setitem(sys.modules, "toy_engine", module)
-    watch = Watch([parse_contract(WITH_HEADS, "toy.toml")])
+    streams = "tracked" if request.param == "streams" else "off"
+    watch = Watch([parse_contract(WITH_HEADS, "toy.toml")], streams=streams)
     monkeypatch.setattr(open_fill, "compares_on_device", request.param == "device")
     watch.start()
     yield watch
@@ -813,6 +814,13 @@ def test_a_placeholder_in_the_tail_is_the_tails_affair(heads: Watch) -> None:
 def test_an_input_that_a_fill_leaves_out_is_reported(heads: Watch, padded: int) -> None:
     Runner().run(Step(padded=padded, skipped=("ids",)))
     assert of_heads(heads) == {("FR203", "Runner.ids", (0, 1), ("5", "5"))}
+
+
+def test_a_fill_that_reads_a_head_has_not_written_it(heads: Watch) -> None:
+    """Where streams are followed, what an operator reads is located: no kernel's doing."""
+    Runner().run(Step(skipped=("ids",), also=lambda runner: runner.inputs["ids"].sum()))
+    assert of_heads(heads) == {("FR203", "Runner.ids", (0, 1), ("5", "5"))}
+    assert not [what for what, _ in heads.tally.untracked if what == "heads"]
 
 
 def test_a_row_that_a_fill_leaves_out_is_reported(heads: Watch) -> None:

@@ -98,8 +98,12 @@ def test_any_other_stream_fault_is_a_race_only_where_it_says_so(watch: Watch, na
     "name",
     [pytest.param(n, marks=[] if n in KEPT.values() else [pytest.mark.sweep]) for n in REST],
 )
-def test_a_fault_of_another_class_is_a_race_only_where_it_says_so(watch: Watch, name: str) -> None:
-    assert {one.code for one in found(watch, name)} <= {FAULTS[name].check, *FAULTS[name].also}
+def test_a_fault_of_another_class_is_reported_as_it_says_and_no_race(
+    watch: Watch, name: str
+) -> None:
+    codes = {one.code for one in found(watch, name)}
+    assert FAULTS[name].check in {*codes, ""}  # some only the linter sees
+    assert codes <= {FAULTS[name].check, *FAULTS[name].also}
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from fmcheck.runtime.core.clocks import Epoch
 from fmcheck.runtime.order.extents import Picked, Some, Strided, meet, meets_range
+from fmcheck.runtime.steps.writes import address_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -235,7 +236,7 @@ class Blocks:
 
 def span(tensor: torch.Tensor) -> tuple[int, int]:
     """Returns the first byte of a tensor's elements, and the one after the last."""
-    low = tensor.data_ptr()
+    low = address_of(tensor)
     if not tensor.numel():
         return low, low
     reach = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
@@ -246,7 +247,7 @@ def content(tensor: torch.Tensor) -> bytes:
     """Returns the bytes of a small, dense tensor on the host, and nothing for any other."""
     if tensor.device.type != "cpu" or not tensor.is_contiguous() or tensor.nbytes > KEPT_BYTES:
         return b""
-    low = tensor.data_ptr()
+    low = address_of(tensor)
     if not holds(tensor.untyped_storage(), low, tensor.nbytes):
         return b""
     # Not by torch, which refuses some kinds of values.

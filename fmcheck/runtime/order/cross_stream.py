@@ -27,6 +27,7 @@ from fmcheck.runtime.order.extents import (
 from fmcheck.runtime.order.races import Party, race
 from fmcheck.runtime.order.virtual import lane_of
 from fmcheck.runtime.steps.placements import Placement, is_sure, origin_of, placement_of
+from fmcheck.runtime.steps.writes import address_of
 
 if TYPE_CHECKING:
     from fmcheck.finding import Site
@@ -349,7 +350,7 @@ def _touch_of(
 ) -> BlockTouch:
     """Returns an access of what a tensor shows."""
     if tensor.is_contiguous():
-        low = tensor.data_ptr()
+        low = address_of(tensor)
         return BlockTouch(lane, count, moment, low, low + tensor.nbytes, None, is_copy)
     low, high = span(tensor)
     extent = Strided(low, tensor.shape, tensor.stride(), tensor.itemsize)

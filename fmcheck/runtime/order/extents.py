@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from fmcheck.runtime.steps.writes import address_of
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -182,7 +184,7 @@ def picked(table: _Table, name: str, args: Any) -> Extent | None:
     known_here = all(one is None or one.device.type == "cpu" for one in (tensor, *given))
     if not known_here or max(one.numel() for one in (tensor, *given) if one is not None) > LIMIT:
         return Some()
-    return Picked(tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.itemsize, picking(args))
+    return Picked(address_of(tensor), tensor.shape, tensor.stride(), tensor.itemsize, picking(args))
 
 
 def is_certain(table: _Table, name: str, args: Any) -> bool:

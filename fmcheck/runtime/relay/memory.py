@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from fmcheck.runtime.core.rows import Column
+from fmcheck.runtime.steps.writes import address_of
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -83,8 +84,8 @@ class HostMemory(Memory):
     @property
     def _bits(self) -> npt.NDArray[Any]:
         # A storage may move: `share_memory_` and `resize_` give it other memory.
-        if self._tensor.data_ptr() != self._address:
-            self._array, self._address = _array_over(self._tensor), self._tensor.data_ptr()
+        if address_of(self._tensor) != self._address:
+            self._array, self._address = _array_over(self._tensor), address_of(self._tensor)
         return self._array
 
     def read(self, expression: Any) -> npt.NDArray[Any]:
@@ -262,7 +263,7 @@ class _Shown:
         size = tensor.element_size()
         self.__array_interface__ = {
             "version": 3,
-            "data": (tensor.data_ptr(), False),
+            "data": (address_of(tensor), False),
             "shape": tuple(tensor.shape),
             "strides": tuple(int(step) * size for step in tensor.stride()),
             "typestr": kind,
