@@ -16,6 +16,7 @@ from fmcheck.runtime.core.tally import Tally
 from fmcheck.runtime.relay.owners import Owners
 from fmcheck.runtime.relay.relay_tensor import RelayTensor, relay_tensor
 from fmcheck.runtime.session import probes
+from fmcheck.runtime.session.compiled import teach_dynamo
 from fmcheck.runtime.session.watch import Watch
 
 if TYPE_CHECKING:
@@ -154,10 +155,16 @@ def test_findings_past_the_end_of_the_ring_are_counted(tally):
     assert [note for note in tally.notes if "2 findings on cuda:0 did not fit" in note]
 
 
-@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
-def test_compiled_function_stays_watched(tally, backend):
-    torch._dynamo.config.nontraceable_tensor_subclasses.add(RelayTensor)
+@pytest.fixture
+def taught() -> Iterator[None]:
+    """Dynamo knows relay tensors, as in a session."""
+    undo = teach_dynamo(torch._dynamo)
+    yield
+    undo()
 
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_compiled_function_stays_watched(tally, backend, taught):
     def take(buf: torch.Tensor, batch: torch.Tensor) -> torch.Tensor:
         return buf[batch] * 2
 
@@ -246,6 +253,34 @@ def engine() -> Iterator[Engine]:
     yield Engine(watch)
     watch.stop()
     torch.cuda.synchronize()
+
+
+def test_an_assert_on_the_device_leaves_what_was_found_before():
+    """It ends the process's context: hence a process of its own."""
+    done = subprocess.run([sys.executable, "-c", ASSERTED], capture_output=True, text=True)
+
+    assert "device-side assert" in done.stderr, done.stderr
+    assert done.stdout.splitlines() == ["FR102 (1,) gather"], done.stderr
+
+
+ASSERTED = """
+import torch
+from fmcheck.runtime.core.tally import Tally
+from fmcheck.runtime.relay.relay_tensor import relay_tensor
+from fmcheck.runtime.session import probes
+probes.load_device("cuda")
+tally = Tally()
+buf = relay_tensor(torch.zeros(16, dtype=torch.int64, device="cuda"), "Map.buf", "m:Map", tally)
+rows = torch.tensor([1], device="cuda")
+buf[rows] = 7
+buf[rows]
+buf[rows]
+torch._assert_async((rows < 0).all(), "stale")
+for one in tally.drain():
+    print(one.code, one.rows, one.access.verb)
+assert any("cannot be read any more" in note for note in tally.notes), tally.notes
+torch.cuda.synchronize()
+"""
 
 
 def test_the_three_kinds_of_race_are_seen(engine):

@@ -477,3 +477,13 @@ def test_a_capture_on_another_accelerator_is_seen(device, monkeypatch) -> None:
     assert not capturing.on(npu)
     device.capturing = True
     assert capturing.on(npu)
+
+
+def test_a_device_whose_context_an_error_has_ended_captures_nothing(monkeypatch) -> None:
+    import torch
+
+    def ended() -> bool:
+        raise torch.AcceleratorError("CUDA error: device-side assert triggered")
+
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", ended)
+    assert not capturing.on(torch.device("cuda", 0))

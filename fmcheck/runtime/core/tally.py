@@ -16,6 +16,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
+#: What a session notes of a device whose context an error has ended.
+UNREAD = (
+    "a device cannot be read any more ({}): of what its checks found and was not read yet, only "
+    "that of gathers and writes is known"
+)
+
+
 class Keeper(Protocol):
     """Who is notified at once of what a tally learns, for it may be asked no more."""
 
@@ -232,9 +239,16 @@ class Tally:
             self.keeper.milestone()
 
     def collect(self) -> None:
-        """Takes over what was found and is still kept on a device."""
+        """Takes over what was found and is still kept on a device, as far as it can be read."""
         for report in self.pending:
-            report()
+            try:
+                report()
+            except RuntimeError as err:
+                if (
+                    type(err).__name__ != "AcceleratorError"
+                ):  # torch's, which this room does not know
+                    raise
+                self.note(UNREAD.format(str(err).partition("\n")[0]))
 
     def seen_again(self, key: object) -> bool:
         """Raises the count of a violation that needs no second telling; False if it needs one."""

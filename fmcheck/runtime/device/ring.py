@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
 import torch
 
 from fmcheck.runtime.core.site import unfollowed
+from fmcheck.runtime.core.tally import UNREAD
 from fmcheck.runtime.steps import capturing
 
 if TYPE_CHECKING:
@@ -58,28 +59,38 @@ _Holder = TypeVar("_Holder")
 class Ring(Generic[_Made]):
     """Records of the kernels on one device, and how often the kernels of gather and write ran.
 
-    `made` makes a record of its `fields` numbers.
+    `made` makes a record of its `fields` numbers, the first of which is never 0. Kernels write them
+    to pinned memory of the host: when an assert on the device, the engine's own say, has ended its
+    context, what was found before can still be read.
     """
 
     def __init__(self, device: torch.device, made: Callable[..., _Made], fields: int) -> None:
         self.device = device
         self.capacity = CAPACITY
+        self.lost = ""
         self._made = made
-        self.records = torch.zeros((CAPACITY, fields), dtype=torch.int64, device=device)
+        pinned = device.type == "cuda"
+        self.records = torch.zeros((CAPACITY, fields), dtype=torch.int64, pin_memory=pinned)
         #: Records, those that did not fit included, and launches of gather and write.
         self.counts = torch.zeros(3, dtype=torch.int64, device=device)
 
     def drain(self) -> tuple[list[_Made], int, tuple[int, int]]:
         """Returns the records since it was last asked, how many more were lost, and the launches.
 
-        Waits for the device, which is the only host sync of the guard; it is not to be followed.
+        Waits for the device, which is the only host sync of the guard; it is not to be followed. Of
+        a device that is gone the launches are not known; `lost` then says what torch says of it.
         """
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
-        found, gathers, writes = self.counts.tolist()
-        kept = self.records[: min(found, self.capacity)].tolist()
-        self.counts.zero_()
-        made = [self._made(*record) for record in kept]
+        try:
+            if self.device.type == "cuda":
+                torch.cuda.synchronize(self.device)
+            found, gathers, writes = self.counts.tolist()
+            self.counts.zero_()
+        except torch.AcceleratorError as err:
+            self.lost = str(err).partition("\n")[0]
+            found, gathers, writes = int(self.records[:, 0].count_nonzero()), 0, 0
+        kept = self.records[: min(found, self.capacity)]
+        made = [self._made(*record) for record in kept.tolist()]
+        kept.zero_()
         return made, max(0, found - self.capacity), (gathers, writes)
 
 
@@ -160,6 +171,8 @@ class Guards:
                 continue
             with unfollowed():
                 records, lost, (gathers, writes) = ring.drain()
+            if ring.lost:
+                self._tally.note(UNREAD.format(ring.lost))
             # Replays of a graph launch what no call of ours has counted.
             self._tally.gathers += gathers
             self._tally.writes += writes
