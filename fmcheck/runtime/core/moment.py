@@ -6,6 +6,7 @@ stream stand above the site's number.
 
 from __future__ import annotations
 
+import functools
 import sys
 from typing import TYPE_CHECKING
 
@@ -37,9 +38,16 @@ def current_stream(device: str) -> str:
         return device if virtual is None else virtual()
     torch = sys.modules["torch"]
     current = getattr(torch.get_device_module(device), "current_stream", lambda device: None)
-    stream = current(device)
+    stream = current(index_of(device))
     number = getattr(stream, "stream_id", 0)
     return f"{device}/stream {number}" if number else f"{device}/default stream"
+
+
+@functools.cache
+def index_of(device: str) -> int | str:
+    """Returns the 0 of `cuda:0`, which torch takes without a look; a name without one as it is."""
+    index = device.partition(":")[2]
+    return int(index) if index else device
 
 
 class Moments:

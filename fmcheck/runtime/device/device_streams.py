@@ -18,6 +18,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from fmcheck.runtime.core.containment import broke
+from fmcheck.runtime.core.moment import index_of
 from fmcheck.runtime.core.naming import holder_of
 from fmcheck.runtime.core.patches import patch, rebind
 from fmcheck.runtime.core.site import is_here, unfollowed
@@ -179,7 +180,7 @@ class DeviceStreams:
 
     def lane_on(self, device: str) -> Lane:
         """Returns the lane of a device's current stream."""
-        return self.lane(self.module.current_stream(device))
+        return self.lane(self.module.current_stream(index_of(device)))
 
     def name_of_current(self, device: str) -> str:
         """Returns the name of a device's current stream."""

@@ -10,6 +10,7 @@ back: it waits for the device.
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ from fmcheck.runtime.core import verdicts, violations
 from fmcheck.runtime.core.ledger import NEVER, State
 from fmcheck.runtime.core.site import unfollowed
 from fmcheck.runtime.device import kernels
+from fmcheck.runtime.device.launcher import Launcher
 from fmcheck.runtime.device.ring import BOOK, INVALID_WRITE, UNSEEN, Guards, KernelRecord
 from fmcheck.runtime.relay import indexing, relay_tensor, scope
 from fmcheck.runtime.relay.buffer import VALUES, PutOff, RelayBuffer, WriteEffect
@@ -51,7 +53,7 @@ class OwnFence:
         """The buffer was accessed on the current stream."""
         # A capture's stream runs nothing: replays go elsewhere.
         if self._device.type == "cuda" and not capturing.on(self._device):
-            self._last_stream = torch.cuda.current_stream(self._device)
+            self._last_stream = torch.cuda.current_stream(self._device.index)
 
     @contextlib.contextmanager
     def behind_the_last_launch(self) -> Iterator[None]:
@@ -65,7 +67,7 @@ class OwnFence:
     def handed_out(self) -> None:
         """Marks where a hand-out stands on the stream that it was launched on."""
         if self._device.type == "cuda":
-            stream = torch.cuda.current_stream(self._device)
+            stream = torch.cuda.current_stream(self._device.index)
             with unfollowed():
                 self._handed_out = (stream, stream.record_event())
 
@@ -74,7 +76,7 @@ class OwnFence:
         if self._handed_out is None:
             return
         stream, event = self._handed_out
-        current = torch.cuda.current_stream(self._device)
+        current = torch.cuda.current_stream(self._device.index)
         if current != stream and not capturing.on(self._device):
             with unfollowed():
                 current.wait_event(event)
@@ -119,6 +121,7 @@ class GuardedBuffer(RelayBuffer):
         self._row_stride = int(plain.stride(0))
         rows, device = len(plain), plain.device
         self._own_fence = OwnFence(device)
+        self.launch = Launcher(device).launch
 
         def full(value: int, kind: torch.dtype) -> torch.Tensor:
             return torch.full((rows,), value, dtype=kind, device=device)
@@ -264,7 +267,7 @@ class GuardedBuffer(RelayBuffer):
             with self._own_fence.behind_the_last_launch():
                 places = [(self.upload(mine), moment) for mine, moment in self._begun(rows)]
                 begun = [(at, moment, self._bits[at]) for at, moment in places]
-                kernels.hand_out_rows[self._grid(len(rows))](
+                arguments = (
                     self.upload(rows),
                     self.upload(generations),
                     self._bits,
@@ -279,10 +282,13 @@ class GuardedBuffer(RelayBuffer):
                     self._width,
                     self._row_stride,
                     self.poison.bits or 0,
-                    HAS_POISON=self.poison.bits is not None,
-                    BLOCK=self._block,
-                    WIDE=self._wide,
                 )
+                constants = {
+                    "HAS_POISON": self.poison.bits is not None,
+                    "BLOCK": self._block,
+                    "WIDE": self._wide,
+                }
+                self.launch(kernels.hand_out_rows, self._programs(len(rows)), arguments, constants)
                 for at, moment, kept in begun:
                     self._bits[at] = kept
                     ledger["last_write"][at] = moment
@@ -299,7 +305,7 @@ class GuardedBuffer(RelayBuffer):
                 return
             allocation, left_in = self.owners.allocation(rows), self.owners.left_in(rows)
             with self._own_fence.behind_the_last_launch():
-                kernels.spare_rows[self._grid(len(rows))](
+                arguments = (
                     self.upload(rows),
                     self.upload(allocation),
                     self.upload(left_in),
@@ -307,8 +313,9 @@ class GuardedBuffer(RelayBuffer):
                     self._allocation,
                     self._left_in,
                     len(rows),
-                    BLOCK=self._block,
                 )
+                constants = {"BLOCK": self._block}
+                self.launch(kernels.spare_rows, self._programs(len(rows)), arguments, constants)
 
     # --- any other way: by the host ---
 
@@ -365,8 +372,9 @@ class GuardedBuffer(RelayBuffer):
             super().retire(*args)
 
     def fetch(self) -> None:
-        """Brings `ledger` up to date. Waits for the device."""
-        self.ledger.load({name: kept.cpu().numpy() for name, kept in self.on_device.items()})
+        """Brings `ledger` up to date. Waits for the device; of one that is lost it is as it was."""
+        with contextlib.suppress(torch.AcceleratorError):
+            self.ledger.load({name: kept.cpu().numpy() for name, kept in self.on_device.items()})
 
     def report_found(self, kind: int, moment: int, records: list[KernelRecord]) -> None:
         """Reports what a kernel found in some rows at one moment."""
@@ -388,12 +396,12 @@ class GuardedBuffer(RelayBuffer):
     def _bits_dtype(self) -> npt.DTypeLike:
         return f"i{self._bits.element_size()}"
 
-    @property
+    @functools.cached_property
     def _wide(self) -> int:
         """Columns that a program takes at once: a power of two."""
         return int(min(_AT_ONCE // self._block, _power_of_two(self._width)))
 
-    @property
+    @functools.cached_property
     def _block(self) -> int:
         """Rows that a program takes at once: a power of two."""
         return max(_FEWEST, min(_BLOCK, _ELEMENTS // _power_of_two(self._width)))
@@ -444,7 +452,7 @@ class GuardedBuffer(RelayBuffer):
         values = self._plain if result is None else result.contiguous()
         sign, limit = self.poison.bound or ("", 0)
         ledger = self.on_device
-        kernels.gather_guard[self._grid(max(1, index.numel()))](
+        arguments = (
             values,
             self._bits if result is None else values.view(self._bits.dtype),
             index,
@@ -468,18 +476,22 @@ class GuardedBuffer(RelayBuffer):
             self.poison.bits or 0,
             limit,
             moment,
-            JUDGES=judges,
-            RETIRES=retires,
-            RETIRES_LATE=seen is not None,
-            SPARES=spares,
-            FROM_BUFFER=result is None,
-            HAS_POISON=self.poison.bits is not None,
-            CHECKS=verdicts.packed(verdicts.kind_of(self.poison)),
-            SIGN=_SIGNS.get(sign, 0),
-            SINKS=self.layout.sink_holds is not None,
-            BLOCK=self._block,
-            WIDE=self._wide,
         )
+        constants = {
+            "JUDGES": judges,
+            "RETIRES": retires,
+            "RETIRES_LATE": seen is not None,
+            "SPARES": spares,
+            "FROM_BUFFER": result is None,
+            "HAS_POISON": self.poison.bits is not None,
+            "CHECKS": verdicts.packed(verdicts.kind_of(self.poison)),
+            "SIGN": _SIGNS.get(sign, 0),
+            "SINKS": self.layout.sink_holds is not None,
+            "BLOCK": self._block,
+            "WIDE": self._wide,
+        }
+        programs = self._programs(max(1, index.numel()))
+        self.launch(kernels.gather_guard, programs, arguments, constants)
 
     def _launch_write(
         self,
@@ -493,7 +505,7 @@ class GuardedBuffer(RelayBuffer):
         ledger = self.on_device
         sign, limit = self.poison.bound or ("", 0)
         step = self.tally.moments.step_of(moment)
-        kernels.write_guard[(1,)](
+        arguments = (
             index,
             self._plain,
             self._bits,
@@ -521,16 +533,19 @@ class GuardedBuffer(RelayBuffer):
             -1 if step is None else step,
             int(self._has_owners and how.picks),
             int(given is not None and how.picks),
-            GUARDS=self._guards_writes and not how.updates,
-            EMPTIES=how.constant and self.poison.certain and not self.poison.is_float,
-            CONSTANT=how.constant,
-            UPDATES=how.updates,
-            SIGN=_SIGNS.get(sign, 0) if judges else 0,
-            HAS_POISON=self.poison.bits is not None,
-            IS_FLOAT=self.poison.is_float,
-            BLOCK=self._block,
-            WIDE=self._wide,
         )
+        constants = {
+            "GUARDS": self._guards_writes and not how.updates,
+            "EMPTIES": how.constant and self.poison.certain and not self.poison.is_float,
+            "CONSTANT": how.constant,
+            "UPDATES": how.updates,
+            "SIGN": _SIGNS.get(sign, 0) if judges else 0,
+            "HAS_POISON": self.poison.bits is not None,
+            "IS_FLOAT": self.poison.is_float,
+            "BLOCK": self._block,
+            "WIDE": self._wide,
+        }
+        self.launch(kernels.write_guard, 1, arguments, constants)
 
     def _retire_by_scope(
         self, index: torch.Tensor, result: torch.Tensor | None, moment: int, judges: bool
@@ -601,8 +616,8 @@ class GuardedBuffer(RelayBuffer):
             host = host.pin_memory()
         return host.to(self._bits.device, non_blocking=True)
 
-    def _grid(self, rows: int) -> tuple[int]:
-        return (-(-rows // self._block),)
+    def _programs(self, rows: int) -> int:
+        return -(-rows // self._block)
 
     def order(self) -> None:
         """Lets an access that is about to be made wait for the last hand-out, on another stream."""

@@ -125,7 +125,7 @@ class GuardedLanes(RelayLanes):
         pages = sorted(range(len(self._pages)), key=lambda number: number != own // SLOTS)
         for number in pages:
             first = number * SLOTS
-            clock_kernels.touch_rows[(max(1, -(-index.numel() // _BLOCK)),)](
+            arguments = (
                 index,
                 self._pages[number],
                 self._guard.owned_rows,
@@ -142,10 +142,14 @@ class GuardedLanes(RelayLanes):
                 *now,
                 before,
                 VERBS.index(verb),
-                WRITES=writes,
-                ENTERS=first <= own < first + SLOTS,
-                BLOCK=_BLOCK,
             )
+            constants = {
+                "WRITES": writes,
+                "ENTERS": first <= own < first + SLOTS,
+                "BLOCK": _BLOCK,
+            }
+            programs = max(1, -(-index.numel() // _BLOCK))
+            self._guard.launch(clock_kernels.touch_rows, programs, arguments, constants)
 
     def _index(self, rows: Any) -> torch.Tensor:
         """Returns row numbers on the device."""

@@ -137,24 +137,24 @@ def compare_kept_modules(relay: Any, names: Iterable[str], tally: Tally) -> None
 def one_device(name: str, translation: Translation, alias: type) -> Translation:
     """Returns a translation of a call that picks rows, which compares devices before it.
 
-    `alias` is the class of relay tensors. Most calls are of tensors on a CPU alone, and pass on
-    after one look at each.
+    `alias` is the class of relay tensors. Most calls are of tensors on a CPU alone, or on CUDA
+    alone, and pass on after one look at each.
     """
     torch = sys.modules["torch"]
 
-    def on_cpu(args: Any) -> bool:
+    def on_one(args: Any) -> bool:
+        on_cpu = on_cuda = True
         for one in args:
             kind = type(one)
             if kind is alias:
                 one = one._plain
             elif kind is not torch.Tensor:
                 return False
-            if not one.is_cpu:
-                return False
-        return True
+            on_cpu, on_cuda = on_cpu and one.is_cpu, on_cuda and one.is_cuda
+        return on_cpu or on_cuda
 
     def compared(func: Any, args: Any, kwargs: Any) -> Any:
-        if kwargs or not on_cpu(args):
+        if kwargs or not on_one(args):
             compare(name, args, kwargs)
         return translation(func, args, kwargs)
 

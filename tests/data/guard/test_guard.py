@@ -18,11 +18,13 @@ from fmcheck.runtime.core.site import is_here
 from fmcheck.runtime.core.tally import HaltingLock, Tally
 from fmcheck.runtime.device import kernels
 from fmcheck.runtime.device.guard import GuardedBuffer
+from fmcheck.runtime.device.launcher import Launcher
 from fmcheck.runtime.relay import opaque, relay_tensor
 from fmcheck.runtime.relay.owners import Owners
 from fmcheck.runtime.relay.row_layout import PLAIN, Layout
 from fmcheck.runtime.relay.scope import Handing, Scope, scoped
 from fmcheck.runtime.session import probes
+from fmcheck.runtime.session.watch import Watch
 from tests import test_model
 
 STEPS = int(os.environ.get("FMCHECK_GUARD_STEPS", "1500"))
@@ -504,3 +506,76 @@ def test_a_buffer_that_is_gone_is_not_kept_but_what_was_found_in_it_is_reported(
     assert reported(tally) == [("FR101", (1,), 1)]
     gc.collect()
     assert gone() is None
+
+
+def test_what_a_kernel_is_launched_with_is_in_the_order_of_its_signature(monkeypatch):
+    """The second launch of a binary goes by order alone, which an interpreter never does."""
+    seen, launch = {}, Launcher.launch
+
+    def noting(self, kernel, programs, arguments, constants):
+        seen[kernel.fn.__name__] = kernel.arg_names, len(arguments), list(constants)
+        launch(self, kernel, programs, arguments, constants)
+
+    monkeypatch.setattr(Launcher, "launch", noting)
+    watch = Watch([], streams="tracked")
+    watch.start()
+    owners = Owners()
+    plain = torch.zeros(8, dtype=torch.int64)
+    made = relay_tensor.relay_tensor(
+        plain, "b", "m:M", watch.tally, (">=", 0), (0,), owners, streams=watch.services.streams
+    )
+    owners.hand_out([1], ["one"])
+    made[torch.tensor([1])] = 7
+    _ = made[torch.tensor([1])]
+    owners.take_back([1])
+    watch.stop()
+
+    assert set(seen) == {*KERNELS, "touch_rows"}
+    for names, arguments, constants in seen.values():
+        assert names[arguments:] == constants
+
+
+def test_the_second_launch_is_of_the_binary_and_each_set_of_constants_has_its_own():
+    log = []
+
+    class Binary:
+        def __getitem__(self, grid):
+            return lambda *args: log.append((grid, args))
+
+    class Kernel:
+        def __getitem__(self, grid):
+            def first(*args, **constants):
+                log.append((grid, args, constants))
+                return Binary()
+
+            return first
+
+    kernel, launcher = Kernel(), Launcher(torch.device("cpu"))
+    launcher.launch(kernel, 2, (1, 2), {"WIDE": 4})
+    launcher.launch(kernel, 3, (5, 6), {"WIDE": 4})
+    launcher.launch(kernel, 3, (5, 6), {"WIDE": 8})
+
+    assert log == [
+        ((2,), (1, 2), {"WIDE": 4}),
+        ((3, 1, 1), (5, 6, 4)),
+        ((3,), (5, 6), {"WIDE": 8}),
+    ]
+
+
+def test_a_device_that_is_lost_leaves_what_was_found_before(monkeypatch):
+    made, tally = watched()
+    made[torch.tensor([1])] = 7
+    for _ in range(3):
+        _ = made[torch.tensor([1])]
+
+    class Lost:
+        def tolist(self):
+            raise torch.AcceleratorError("CUDA error: device-side assert triggered\nSearch for")
+
+    monkeypatch.setattr(made._relay._ring, "counts", Lost())
+    found = tally.drain()
+
+    assert [(one.code, one.rows) for one in found] == [("FR102", (1,))]
+    (note,) = [one for one in tally.notes if "cannot be read any more" in one]
+    assert "(CUDA error: device-side assert triggered)" in note
+    assert tally.drain() == ()
