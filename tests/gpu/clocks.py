@@ -22,7 +22,9 @@ def run(device: str, programs: int = PROGRAMS) -> Iterator[Fact]:
     """Judges as many programs as time allows, the same ones on each machine."""
     from fmcheck.runtime.core.tally import Tally
     from fmcheck.runtime.order.fences import Fences
+    from fmcheck.runtime.session import probes
 
+    probes.load_device(device)
     try:
         from fmcheck.runtime.device.guarded_lanes import GuardedLanes
     except ImportError as err:

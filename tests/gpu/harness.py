@@ -133,7 +133,8 @@ class Harness:
             stderr=self.log,
             pass_fds=[writes],
             start_new_session=True,
-            env={**os.environ, UNTIL: str(time.time() + limit)},
+            # One that is killed says where it was.
+            env={**os.environ, UNTIL: str(time.time() + limit), "PYTHONFAULTHANDLER": "1"},
         )
         os.close(writes)
         try:

@@ -24,6 +24,7 @@ SECONDS = 60.0
 
 def run(device: str, workloads: int = WORKLOADS) -> Iterator[Fact]:
     """Each stream mode over the engine's modes in turn, as many workloads as time allows."""
+    _healthy(MODES[0], 0, torch.device(device))  # compiles the kernels
     for number, mode in enumerate(MODES):
         until = time.monotonic() + seconds_left(SECONDS) / (len(MODES) - number)
         found: list[str] = []
