@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import itertools
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -533,13 +532,14 @@ class GuardedBuffer(RelayBuffer):
             -1 if step is None else step,
             int(self._has_owners and how.picks),
             int(given is not None and how.picks),
+            int(self._guards_writes and not how.updates),
+            int(how.constant and self.poison.certain and not self.poison.is_float),
+            int(how.constant),
+            int(how.updates),
+            int(judges),
         )
         constants = {
-            "GUARDS": self._guards_writes and not how.updates,
-            "EMPTIES": how.constant and self.poison.certain and not self.poison.is_float,
-            "CONSTANT": how.constant,
-            "UPDATES": how.updates,
-            "SIGN": _SIGNS.get(sign, 0) if judges else 0,
+            "SIGN": _SIGNS.get(sign, 0),
             "HAS_POISON": self.poison.bits is not None,
             "IS_FLOAT": self.poison.is_float,
             "BLOCK": self._block,
@@ -588,12 +588,7 @@ class GuardedBuffer(RelayBuffer):
         """Compiles the kernels now: a capture is no place for it."""
         none = torch.zeros(0, dtype=torch.int64, device=self._bits.device)
         before = self._ring.counts.clone()
-        guards = self._guards_writes
-        for self._guards_writes, constant in itertools.product((False, True), repeat=2):
-            self._launch_write(none, 0, WriteEffect(False, constant))
-            self._launch_write(none, 0, WriteEffect(True, constant))
-            self._launch_write(none, 0, WriteEffect(constant=constant), judges=False)
-        self._guards_writes = guards
+        self._launch_write(none, 0, VALUES)
         result = self._plain[none]
         self._launch_gather(none, result, 0, judges=True, retires=True)
         self._launch_gather(none, result, 0, judges=True)

@@ -260,6 +260,11 @@ def gather_guard(
         "step",
         "by_owner",
         "by_value",
+        "guards",
+        "empties",
+        "constant",
+        "updates",
+        "judges",
     ],
     do_not_specialize_on_alignment=["values", "index", "given_bits"],
 )
@@ -291,22 +296,25 @@ def write_guard(
     step: tl.int64,  # -1 where nobody counts them
     by_owner: tl.int64,  # whether each row has to be somebody's
     by_value: tl.int64,  # whether a row may have been given two values
-    GUARDS: tl.constexpr,
-    EMPTIES: tl.constexpr,
-    CONSTANT: tl.constexpr,
-    UPDATES: tl.constexpr,
-    SIGN: tl.constexpr,  # of the bound: 0 none to judge by, 1 `>=`, 2 `>`
+    guards: tl.int64,
+    empties: tl.int64,
+    constant: tl.int64,
+    updates: tl.int64,
+    judges: tl.int64,
+    SIGN: tl.constexpr,  # of the bound: 0 none, 1 `>=`, 2 `>`
     HAS_POISON: tl.constexpr,
     IS_FLOAT: tl.constexpr,
     BLOCK: tl.constexpr,
     WIDE: tl.constexpr,
 ):
-    """After a write: the rows are live, unless one that `EMPTIES` left nothing but poison there.
+    """After a write: the rows are live, unless one that `empties` left nothing but poison there.
 
-    `GUARDS` reports values that were lost, `SIGN` those that are not valid. One program does all
-    rows in order, so that a row that stands in the index twice was written once: what it held is
-    read before anything is entered, and a stamp tells what this launch has entered itself. An entry
-    whose row holds another value than it was given shares the row with one of another value.
+    `guards` reports values that were lost, `judges` those that are not valid. What kind of write it
+    was is told by numbers, not by constants: each kind's binary would have to be compiled before a
+    capture. One program does all rows in order, so that a row that stands in the index twice was
+    written once: what it held is read before anything is entered, and a stamp tells what this
+    launch has entered itself. An entry whose row holds another value than it was given shares the
+    row with one of another value.
     """
     this = tl.load(epoch) + 1
     for begin in range(0, count, BLOCK):
@@ -322,7 +330,7 @@ def write_guard(
         has_it = tl.load(allocation + rows, mask=there, other=HELD).to(tl.int64)
         fresh = there & (tl.load(stamps + rows, mask=there, other=0) != this)
         retired = there & False
-        if EMPTIES:
+        if empties != 0:
             columns = tl.arange(0, WIDE)
             filled = tl.zeros([BLOCK], tl.int32)
             for start in range(0, width, WIDE):
@@ -331,7 +339,7 @@ def write_guard(
                 bits = tl.load(buffer_bits + at, mask=inside, other=0).to(tl.int64)
                 filled += tl.sum((inside & (bits == poison)).to(tl.int32), axis=1)
             retired = there & (filled == width)
-        if GUARDS:
+        if guards != 0:
             lost = (
                 fresh
                 & ~retired
@@ -371,7 +379,8 @@ def write_guard(
             )
         invalid = there & False
         its_invalid = tl.zeros_like(rows)
-        if SIGN != 0:
+        judged = judges != 0 if SIGN != 0 else False
+        if judged:
             columns = tl.arange(0, WIDE)
             for start in range(0, width, WIDE):
                 inside = there[:, None] & ((start + columns) < width)[None, :]
@@ -381,17 +390,17 @@ def write_guard(
                 wrong = inside & ~(value > limit)
                 if SIGN == 1:
                     wrong = inside & ~(value >= limit)
-                if HAS_POISON and (CONSTANT or IS_FLOAT):
+                if HAS_POISON and IS_FLOAT:
                     wrong = wrong & (bits != poison)
+                elif HAS_POISON:
+                    wrong = wrong & ((bits != poison) | (tl.zeros_like(bits) + constant == 0))
                 newly, first = _first_of(wrong, bits, columns)
                 its_invalid = tl.where(newly & ~invalid, first, its_invalid)
                 invalid = invalid | newly
             invalid = invalid & fresh
-            if UPDATES:
-                invalid = invalid & ((held & 1) != 0)
-            if CONSTANT:
-                # Over what was gathered it marks that there is nothing.
-                invalid = invalid & (held != CONSUMED)
+            invalid = invalid & ((tl.zeros_like(rows) + updates == 0) | ((held & 1) != 0))
+            # A constant over what was gathered marks that there is nothing.
+            invalid = invalid & ((tl.zeros_like(rows) + constant == 0) | (held != CONSUMED))
             _record(
                 ring,
                 counts,
