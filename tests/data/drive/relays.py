@@ -3,6 +3,9 @@
 Differences between releases are absorbed here; nothing of sglang is patched. One method of torch
 is: releases up to 0.5.19 call `record_stream` on CPU tensors, which torch refuses.
 
+`FMCHECK_DRIVE_DEVICE` says on which device, a CPU by default. For another one sglang is imported as
+on a CPU all the same, for its imports ask for kernels that no other part needs.
+
 0.5.11 and 0.5.12 relay through a ring: each batch is given fresh rows of it, and the next batch
 names them. From 0.5.13 on a request's row in the pool is its row in the relay.
 """
@@ -10,19 +13,26 @@ names them. From 0.5.13 on a request's row in the pool is its row in the relay.
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.metadata
+import os
 from types import SimpleNamespace
+from unittest import mock
 
-import sglang.srt.managers.overlap_utils as relay
 import torch
-from sglang.srt.mem_cache.memory_pool import ReqToTokenPool
-from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
+with mock.patch.object(torch.cuda, "is_available", return_value=False):
+    import sglang.srt.managers.overlap_utils as relay
+    from sglang.srt.mem_cache.memory_pool import ReqToTokenPool
+    from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
+
+DEVICE = torch.device(os.environ.get("FMCHECK_DRIVE_DEVICE", "cpu"))
+tensor = functools.partial(torch.tensor, device=DEVICE)
 RELEASE = tuple(int(part) for part in importlib.metadata.version("sglang").split(".")[:3])
 RING = RELEASE < (0, 5, 13)
 NONE, EAGLE = SpeculativeAlgorithm.NONE, SpeculativeAlgorithm.EAGLE
 POOL = 12
-device = torch.get_device_module("cpu")
+device = torch.get_device_module(DEVICE)
 WIDTH = 64
 
 _record_stream = torch.Tensor.record_stream
@@ -62,11 +72,13 @@ class Request:
 
 
 def request_pool(size=POOL):
-    return ReqToTokenPool(size=size, max_context_len=WIDTH, device="cpu", enable_memory_saver=False)
+    return ReqToTokenPool(
+        size=size, max_context_len=WIDTH, device=str(DEVICE), enable_memory_saver=False
+    )
 
 
 def rows_of(requests):
-    return torch.tensor([request.row for request in requests], dtype=torch.int64)
+    return tensor([request.row for request in requests], dtype=torch.int64)
 
 
 def batch(rows, **others):
@@ -74,9 +86,9 @@ def batch(rows, **others):
         "prefill_input_ids_cpu": None,
         "mix_running_indices": None,
         "input_ids": None,
-        "device": "cpu",
+        "device": str(DEVICE),
         "req_pool_indices": rows,
-        "req_pool_indices_cpu": rows,
+        "req_pool_indices_cpu": rows.cpu(),
         "enable_overlap": True,
         "is_spec_v2": False,
         "spec_algorithm": NONE,
@@ -112,19 +124,19 @@ def mixed_batch(rows):
     return batch(
         rows,
         mix_running_indices=rows,
-        mix_running_indices_cpu=rows,
-        seq_lens=torch.tensor([8, 3, 4, 5]),
+        mix_running_indices_cpu=rows.cpu(),
+        seq_lens=tensor([8, 3, 4, 5]),
         seq_lens_cpu=torch.tensor([8, 3, 4, 5]),
-        out_cache_loc=torch.tensor([1, 2, 3, 4]),
+        out_cache_loc=tensor([1, 2, 3, 4]),
         prefix_lens=[0, 2, 3, 4],
     )
 
 
 def extras(count, step=0):
     return {
-        "topk_p": torch.full((count, 2), 0.25 + step),
-        "topk_index": torch.full((count, 2), step, dtype=torch.int64),
-        "hidden_states": torch.full((count, 8), float(step), dtype=torch.bfloat16),
+        "topk_p": torch.full((count, 2), 0.25 + step, device=DEVICE),
+        "topk_index": torch.full((count, 2), step, dtype=torch.int64, device=DEVICE),
+        "hidden_states": torch.full((count, 8), float(step), dtype=torch.bfloat16, device=DEVICE),
     }
 
 
@@ -132,7 +144,7 @@ class PoolRelay:
     """0.5.13 and later: a batch writes at its rows in the pool, and reads there."""
 
     def __init__(self, pool, algorithm=NONE, **options):
-        self.map = relay.FutureMap(torch.device("cpu"), algorithm, pool, **options)
+        self.map = relay.FutureMap(DEVICE, algorithm, pool, **options)
 
     def stash(self, rows, tokens, **more):
         """Writes what the next step reads; returns where each request reads it."""
@@ -165,7 +177,9 @@ class PoolRelay:
     def pull_lengths(self):
         """Has lengths come to the host as on CUDA: by a stream and a mirror of their own."""
         self.map.fwd_prepare_d2h_stream = device.Stream()
-        self.map.new_seq_lens_cpu_pinned = torch.empty(self.map.req_pool_size, dtype=torch.int64)
+        self.map.new_seq_lens_cpu_pinned = torch.empty(
+            self.map.req_pool_size, dtype=torch.int64, pin_memory=DEVICE.type == "cuda"
+        )
 
     def extras(self, places, **flags):
         """Returns the draft input that a batch is given, which may say more by `flags`."""
@@ -183,7 +197,7 @@ class RingRelay:
             max_running_requests=POOL,
             chunked_prefill_size=8,
             context_len=WIDTH,
-            device=torch.device("cpu"),
+            device=DEVICE,
             spec_algo=algorithm,
         )
 

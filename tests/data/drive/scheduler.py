@@ -122,7 +122,7 @@ class Scheduler:
         self.disturb()
 
     def idle(self) -> None:
-        nothing = torch.tensor([], dtype=torch.int64)
+        nothing = relays.tensor([], dtype=torch.int64)
         if relays.RING:
             return
         with self.forward():
@@ -182,19 +182,19 @@ class Scheduler:
             drafts = [token % 7 for token in tokens]
             return [(draft.bonus_tokens, tokens), (draft.topk_index[:, 0], drafts)]
         if extend:
-            return [(self.relay.tokens(places, torch.tensor([1, 2])), [1, 2, *tokens])]
+            return [(self.relay.tokens(places, relays.tensor([1, 2])), [1, 2, *tokens])]
         if self.options.padded:
-            places = torch.cat([places, torch.zeros(3, dtype=torch.int64)])
+            places = torch.cat([places, relays.tensor([0, 0, 0])])
         return [(self.relay.tokens(places), tokens)]
 
     def places(self, jobs: list[Job]) -> torch.Tensor:
-        return torch.tensor([job.place for job in jobs], dtype=torch.int64)
+        return relays.tensor([job.place for job in jobs], dtype=torch.int64)
 
     def stash(self, batch: list[Job]) -> None:
         for job in batch:
             job.token = 1000 * job.number + job.length
-        tokens = torch.tensor([job.token for job in batch])
-        lengths = torch.tensor([job.length for job in batch])
+        tokens = relays.tensor([job.token for job in batch])
+        lengths = relays.tensor([job.length for job in batch])
         rows = relays.rows_of([job.request for job in batch])
         more: dict[str, Any] = {}
         if self.options.speculative:

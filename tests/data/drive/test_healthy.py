@@ -7,8 +7,8 @@ import relays
 import torch
 from scheduler import Options, Scheduler
 
-ROWS = torch.tensor([1, 2, 5])
-TOKENS = torch.tensor([3, 4, 5])
+ROWS = relays.tensor([1, 2, 5])
+TOKENS = relays.tensor([3, 4, 5])
 SEEDS = range(3)
 
 PLAIN = {
@@ -79,7 +79,7 @@ def test_rows_may_be_gathered_one_by_one():
 
 def test_values_never_read_are_nobodys_loss():
     made, _ = stashed()
-    places = made.stash(torch.tensor([7, 8]), torch.tensor([1, 2]))
+    places = made.stash(relays.tensor([7, 8]), relays.tensor([1, 2]))
     assert made.tokens(places).tolist() == [1, 2]
 
 
@@ -96,9 +96,9 @@ def test_a_row_goes_from_request_to_request():
         pool.alloc([request])
         rows = relays.rows_of([request])
         for step in range(3):
-            places = made.stash(rows, torch.tensor([100 * number + step]))
+            places = made.stash(rows, relays.tensor([100 * number + step]))
             assert made.tokens(places).tolist() == [100 * number + step]
-        made.stash(rows, torch.tensor([9]))  # in flight when the request ended: never read
+        made.stash(rows, relays.tensor([9]))  # in flight when the request ended: never read
         pool.free(request)
 
 
@@ -115,10 +115,10 @@ def test_two_pools_hand_out_rows_of_their_own():
 @pool_only
 def test_the_sink_may_hold_anything():
     made, _ = stashed()
-    padded = torch.tensor([1, 2, 5, 0, 0])
+    padded = relays.tensor([1, 2, 5, 0, 0])
     assert made.tokens(padded).tolist()[:3] == TOKENS.tolist()
     made.map.output_tokens_buf[0] = 0
-    assert made.tokens(torch.tensor([0, 0])).tolist() == [0, 0]
+    assert made.tokens(relays.tensor([0, 0])).tolist() == [0, 0]
 
 
 @pool_only

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 import relays
-import torch
 
-ROWS = torch.tensor([1, 2, 5])
-TOKENS = torch.tensor([3, 4, 5])
+ROWS = relays.tensor([1, 2, 5])
+TOKENS = relays.tensor([3, 4, 5])
 pool_only = pytest.mark.skipif(
     relays.RING, reason="the ring of this release has nothing of the kind"
 )
@@ -31,7 +30,7 @@ def test_double_gather():
 def test_double_gather_in_a_mixed_batch():
     made, places = stashed()
     made.tokens(places)
-    made.tokens(places, torch.tensor([7, 8]))
+    made.tokens(places, relays.tensor([7, 8]))
 
 
 def test_gather_before_stash():
@@ -59,7 +58,7 @@ def test_dropped_row():
 def test_stash_to_the_wrong_row():
     made, places = stashed()
     made.tokens(places)
-    made.stash(torch.tensor([1, 2, 6]), TOKENS)
+    made.stash(relays.tensor([1, 2, 6]), TOKENS)
     made.tokens(places)
 
 
@@ -69,7 +68,7 @@ def test_stale_owner():
     made = relays.make_relay(pool)
     ended = relays.Request("ended")
     pool.alloc([ended])
-    made.stash(relays.rows_of([ended]), torch.tensor([7]))
+    made.stash(relays.rows_of([ended]), relays.tensor([7]))
     pool.free(ended)
     if relays.RELEASE < (0, 5, 19):
         pool.free_slots.sort()  # rows are taken from the front: so that the next one gets this one

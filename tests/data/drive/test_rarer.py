@@ -9,8 +9,8 @@ import pytest
 import relays
 import torch
 
-ROWS = torch.tensor([1, 2, 5])
-TOKENS = torch.tensor([3, 4, 5])
+ROWS = relays.tensor([1, 2, 5])
+TOKENS = relays.tensor([3, 4, 5])
 STEPS = 4
 
 
@@ -82,7 +82,7 @@ def test_hidden_states_and_index_seeds(topk):
                 more = relays.extras(3, step)
                 if not topk:
                     del more["topk_p"], more["topk_index"]
-                seeds = torch.full((3, 4), step, dtype=torch.int32)
+                seeds = torch.full((3, 4), step, dtype=torch.int32, device=relays.DEVICE)
                 made.stash(ROWS, TOKENS + step, dsa_topk_indices=seeds, **more)
             if step:
                 relays.device.synchronize()
