@@ -77,6 +77,10 @@ class ReportedBuffer(Protocol):
     escapes: dict[tuple[str, int], int]
 
     @property
+    def is_lost(self) -> bool:
+        """Whether nothing of it can be read any more."""
+
+    @property
     def layout(self) -> ReportedLayout:
         """How it is read."""
 
@@ -255,8 +259,11 @@ def _previous_owner(buffer: ReportedBuffer, code: str, row: int) -> str:
 
 
 def neighbours(buffer: ReportedBuffer, rows: npt.NDArray[Any]) -> Iterator[Neighbour]:
-    """Yields rows and those beside them, as they are now; nothing where one has several units."""
-    if buffer.per_row > 1:
+    """Yields rows and those beside them, as they are now.
+
+    Nothing where one has several units, or where the device cannot be read any more.
+    """
+    if buffer.per_row > 1 or buffer.is_lost:
         return
     near = {int(row) + step for row in rows for step in range(-BESIDE, BESIDE + 1)}
     for beside in sorted(row for row in near if 0 <= row < len(buffer.ledger)):

@@ -389,6 +389,11 @@ class GuardedBuffer(RelayBuffer):
             code = "FR105" if kind == INVALID_WRITE else f"FR{kind}"
             violations.report(self, code, rows, bits.astype(self._bits_dtype), moment, verb)
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether an error has ended the device's context, so that nothing there can be read."""
+        return bool(self._ring.lost)
+
     # --- inside ---
 
     @property

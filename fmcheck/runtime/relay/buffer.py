@@ -227,6 +227,11 @@ class RelayBuffer:
         self.base, self.veil = base, veil
         self._version = 0 if base.is_inference() else base._version
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether an error has ended the device's context, so that nothing there can be read."""
+        return False
+
     def lay_poison(self) -> None:
         """Fills every row but the sinks with poison: the buffer is new, nobody has written it."""
         with self.tally.lock:

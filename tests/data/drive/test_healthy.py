@@ -179,7 +179,7 @@ def test_a_mixed_batch_peeks_at_the_lengths():
 
 @pytest.mark.skipif(relays.RELEASE < (0, 5, 23), reason="this release has no relay of the kind")
 def test_buffers_that_a_graph_filled_are_adopted():
-    offered = relays.relay.FutureRelayBuffers(req_pool_size=relays.POOL, device="cpu")
+    offered = relays.relay.FutureRelayBuffers(req_pool_size=relays.POOL, device=relays.DEVICE)
     relays.relay.offer_future_relay_buffers(offered)
     try:
         made = relays.make_relay(relays.request_pool(relays.POOL - 1))

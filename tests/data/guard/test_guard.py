@@ -7,6 +7,7 @@ import gc
 import os
 import random
 import weakref
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -568,11 +569,13 @@ def test_a_device_that_is_lost_leaves_what_was_found_before(monkeypatch):
     for _ in range(3):
         _ = made[torch.tensor([1])]
 
-    class Lost:
-        def tolist(self):
-            raise torch.AcceleratorError("CUDA error: device-side assert triggered\nSearch for")
+    def lost(*_):
+        raise torch.AcceleratorError("CUDA error: device-side assert triggered\nSearch for")
 
-    monkeypatch.setattr(made._relay._ring, "counts", Lost())
+    on_device = SimpleNamespace(tolist=lost, cpu=lost)
+    monkeypatch.setattr(made._relay._ring, "counts", on_device)
+    monkeypatch.setattr(made._relay, "on_device", {"state": on_device})
+    monkeypatch.setattr(type(made._relay.whole.memory), "read", lost)
     found = tally.drain()
 
     assert [(one.code, one.rows) for one in found] == [("FR102", (1,))]
