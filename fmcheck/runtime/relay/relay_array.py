@@ -15,7 +15,7 @@ from fmcheck.runtime.core import rows
 from fmcheck.runtime.core.containment import contained
 from fmcheck.runtime.relay import relay_tensor
 from fmcheck.runtime.relay.buffer import WriteEffect
-from fmcheck.runtime.relay.scope import CHECK, Scope, current, forget_view, note_view
+from fmcheck.runtime.relay.scope import CHECK, forget_view, note_view
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -49,7 +49,7 @@ class RelayArray(np.ndarray):
         if self._relay is None:
             return found
         if not _is_advanced(index) and isinstance(found, np.ndarray):
-            return _sliced(over(found, self._relay), self)
+            return note_view(over(found, self._relay), self, self._relay.tally, _gather_slice)
         _read(self, index if _is_advanced(index) else None)
         return found
 
@@ -190,17 +190,15 @@ def _as_view(result: Any, sources: Iterator[RelayArray]) -> Any:
     for source in sources:
         if _shares(result, source) and source._relay is not None:
             view = over(result, source._relay)
-            return _sliced(view, source) if forget_view(source) else view
+            if forget_view(source):
+                note_view(view, source, source._relay.tally, _gather_slice)
+            return view
     return result
 
 
-def _sliced(view: RelayArray, of: RelayArray) -> RelayArray:
-    """Keeps a slice that was made in a function that takes rows: handing it out is a gather."""
-    if current() is Scope.TAKE and view._relay is not None:
-        forget_view(of)
-        site = view._relay.tally.sites.here()
-        note_view(view, lambda handed: _enter(handed, relay_tensor.gather_slice, site))
-    return view
+def _gather_slice(view: RelayArray, site: int) -> None:
+    """Enters the gather of a slice that leaves the function that takes it."""
+    _enter(view, relay_tensor.gather_slice, site)
 
 
 # --- telling the buffer ---

@@ -347,7 +347,7 @@ def _getitem(func: Call, args: Arguments, kwargs: Options) -> Any:
         return result
     result = _taken(tensor._plain, plain(index))
     if _shares_storage(result, tensor._plain):
-        return _sliced(alias(result, tensor._relay), tensor)
+        return note_view(alias(result, buffer), tensor, buffer.tally, gather_slice)
     with own_code(tensor._relay.tally, CHECK):
         enter_read(tensor, indexing.host(index))
     return result
@@ -371,15 +371,6 @@ def _setitem(func: Call, args: Arguments, kwargs: Options) -> None:
     )
     for reader in _relay_tensors(value):
         enter_peek(reader)
-
-
-def _sliced(view: RelayTensor, of: RelayTensor) -> RelayTensor:
-    """Keeps a slice that was made in a function that takes rows, with the line that made it."""
-    if current() is Scope.TAKE:
-        forget_view(of)
-        site = of._relay.tally.sites.here(_OUR_FRAMES)
-        note_view(view, lambda handed: gather_slice(handed, site))
-    return view
 
 
 def _has_index(index: Any) -> bool:
@@ -742,7 +733,9 @@ def _as_view(result: Any, sources: Sequence[RelayTensor]) -> Any:
                 if result is source._plain:
                     return source
                 view = alias(result, source._relay)
-                return _sliced(view, source) if forget_view(source) else view
+                if forget_view(source):
+                    note_view(view, source, source._relay.tally, gather_slice)
+                return view
         return result
     if type(result) in (tuple, list) and any(isinstance(item, torch.Tensor) for item in result):
         views = [_as_view(item, sources) for item in result]

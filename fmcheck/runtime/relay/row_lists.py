@@ -106,9 +106,9 @@ class RowLists:
 
     def given_two_values(self, rows: npt.NDArray[Any], values: torch.Tensor) -> npt.NDArray[Any]:
         """Returns which rows a list names twice whose values, one for each entry, differ."""
-        given = bits_of(values)
-        self._last_place[rows] = np.arange(rows.size)
+        given, order = bits_of(values), np.arange(rows.size)
+        self._last_place[rows] = order
         last = self._last_place[rows]
-        again = np.flatnonzero(last != np.arange(rows.size))
+        again = np.flatnonzero(last != order)
         differs = (given[again] != given[last[again]]).reshape(len(again), -1).any(axis=1)
         return np.asarray(rows[again[differs]])

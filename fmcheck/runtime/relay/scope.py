@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 import threading
 import weakref
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from fmcheck.runtime.core import kinds
 from fmcheck.runtime.core.containment import contained
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from fmcheck.runtime.core.tally import Tally
+
+View = TypeVar("View")
 
 #: The check that an error of our own is counted for.
 CHECK = "relay buffers"
@@ -69,12 +71,16 @@ def current() -> Scope | None:
     return stack[-1].scope if stack else None
 
 
-def note_view(view: Any, gather: Callable[[Any], None]) -> None:
-    """Keeps a slice that the innermost scope, which takes rows, has made: handing it out gathers.
+def note_view(view: View, of: Any, tally: Tally, gather: Callable[[View, int], None]) -> View:
+    """Returns a slice of another, kept in a scope that takes rows: handing it out gathers it.
 
-    What the function reads or writes itself is entered then, and `forget_view` called.
+    `gather` is handed the slice and the line that made it. What the function reads or writes of it
+    itself is entered then, and `forget_view` called.
     """
-    _open.stack[-1].views[id(view)] = weakref.ref(view), gather
+    if current() is Scope.TAKE:
+        forget_view(of)
+        _open.stack[-1].views[id(view)] = weakref.ref(view), gather, tally.sites.here()
+    return view
 
 
 def forget_view(view: Any) -> bool:
@@ -142,7 +148,7 @@ class _Scoped(kinds.AroundCall):
     def __init__(self, scope: Scope, tally: Tally, name: str, of: Any) -> None:
         self.scope = scope
         self.put_off: list[Callable[[], None]] = []
-        self.views: dict[int, tuple[weakref.ref[Any], Callable[[Any], None]]] = {}
+        self.views: dict[int, tuple[weakref.ref[Any], Callable[[Any, int], None], int]] = {}
         self._tally, self._name, self._of = tally, name, of
 
     def goes_on_to(self, inner: _Scoped) -> bool:
@@ -157,11 +163,10 @@ class _Scoped(kinds.AroundCall):
 
     def returned(self, result: Any) -> None:
         """Gathers the slices that somebody still holds: the frame that made them is gone."""
-        for ref, gather in self.views.values():
+        for ref, gather, site in self.views.values():
             view = ref()
             if view is not None:
-                with contained(self._tally, CHECK):
-                    gather(view)
+                gather(view, site)
 
     def over(self) -> None:
         for consume in self.put_off:
