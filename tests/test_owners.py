@@ -604,6 +604,8 @@ READS_IN_FLIGHT = {
     "fm.tokens_buf[:]  + 0": [],
     "fm.tokens_buf[rows]": ["FR401"],
     "fm.tokens_buf[1:2] + 0": ["FR401"],
+    # One line that reads all of it, and then a part.
+    "[fm.tokens_buf[:end] + 0 for end in (None, 2)]": ["FR401"],
 }
 
 

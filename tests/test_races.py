@@ -174,6 +174,15 @@ def test_a_peek_of_a_view_reads_its_rows_alone(relay: Relay) -> None:
     assert relay.found() == ()
 
 
+def test_an_earlier_peek_is_reported_as_one(relay: Relay) -> None:
+    with torch.cpu.stream(relay.schedule):
+        _ = relay.buf[4:6].clone()
+    with torch.cpu.stream(relay.forward):
+        relay.buf[rows(4)] = 5
+    (race,) = relay.found()
+    assert race.notes[0] == "read-write: peek on stream `schedule`, then write on stream `forward`"
+
+
 @pytest.mark.parametrize("read", ["tolist", "item", "cpu"])
 def test_the_host_that_reads_unfenced_races(relay: Relay, read: str) -> None:
     with torch.cpu.stream(relay.forward):

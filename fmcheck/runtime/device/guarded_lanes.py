@@ -27,7 +27,7 @@ from fmcheck.runtime.core.site import unfollowed
 from fmcheck.runtime.device import clock_kernels
 from fmcheck.runtime.device.ring import KINDS, SLOTS, VERBS, Launched
 from fmcheck.runtime.order.fences import Happening
-from fmcheck.runtime.order.races import Party, RelayLanes, early_party
+from fmcheck.runtime.order.races import Party, RelayLanes, early_party, is_of_all, unmarked
 from fmcheck.runtime.steps import capturing
 
 if TYPE_CHECKING:
@@ -73,11 +73,17 @@ class GuardedLanes(RelayLanes):
         `launched` is None of an access so long ago that its snapshot is not kept any more.
         """
         first = clashes[0][0]
+        what = VERBS[first.verb] if launched is None else launched.happened.what
+        if what == "hand-out":
+            kept = [[one for one in found if not is_of_all(one.earlier)] for found in clashes]
+            clashes = [found for found in kept if found]
+            if not clashes:
+                return
         if launched is None:
             lanes = tuple(self._lanes)
-            what, late = VERBS[first.verb], lanes[first.own]
+            late, moment = lanes[first.own], unmarked(first.moment)
             happened = Happening(
-                first.number, late, what, first.moment, 0, about=self.buffer.name, ordered=False
+                first.number, late, what, moment, 0, about=self.buffer.name, ordered=False
             )
             launched = Launched(happened, lanes, self.fences.snapshot(lanes).before(first.number))
         happened, lanes, snapshot = launched
@@ -100,7 +106,7 @@ class GuardedLanes(RelayLanes):
         if capturing.on(self._device):
             return
         time = self.fences.time(lane)
-        happened = self.fences.add_event(lane, verb, moment, about=self.buffer.name)
+        happened = self.fences.add_event(lane, verb, unmarked(moment), about=self.buffer.name)
         own = self._slot(lane)
         snapshot = self.fences.snapshot(self._lanes)
         self._clashes.launch(self._number, self, Launched(happened, tuple(self._lanes), snapshot))

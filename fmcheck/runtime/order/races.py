@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 CODE = "FR401"
 INCOMPLETE = "incomplete"
+#: Marks beside a read's moment, far above a step's number: it takes nothing; it is of all rows.
+_PEEK, _WHOLE = 1 << 62, 1 << 61
 
 
 class Party(NamedTuple):
@@ -61,8 +63,6 @@ class RelayLanes:
         self.delay = delay
         self.fences = fences
         self.shadow = Shadow(len(buffer.ledger), fences.clocks)
-        # The sites that read the whole buffer, whoever holds which row.
-        self._mirrors: set[int] = set()
 
     def wrote(self, rows: Any, moment: int) -> None:
         """The current stream wrote rows."""
@@ -89,9 +89,8 @@ class RelayLanes:
             self.fences.read_by_host(lane)
             lane = self.fences.host
         moment = self.fences.tally.moments.on(lane.name, site)
-        if rows is EVERYTHING or len(rows) == len(self.buffer.ledger):
-            self._mirrors.add(self.fences.tally.moments.site(moment))
-        self._enter("peek", rows, moment, lane)
+        is_whole = rows is EVERYTHING or len(rows) == len(self.buffer.ledger)
+        self._enter("peek", rows, moment | _PEEK | _WHOLE * is_whole, lane)
 
     def reused(self, rows: npt.NDArray[Any], drained: bool | None) -> None:
         """The host gave rows to new owners: nothing that was launched may still use them.
@@ -113,7 +112,7 @@ class RelayLanes:
     def _enter(self, verb: str, rows: Any, moment: int, lane: Lane, writes: bool = False) -> None:
         self.fences.now(lane)
         touch = self.shadow.write if writes else self.shadow.read
-        self._judge(touch(rows, lane.number, moment), Party(verb, moment, lane))
+        self._judge(touch(rows, lane.number, moment), Party(verb, unmarked(moment), lane))
 
     def _judge(self, found: Iterable[Conflict], late: Party) -> None:
         happened = self.fences.add_event(
@@ -121,21 +120,15 @@ class RelayLanes:
         )
         for conflict in found:
             rows = conflict.rows[~np.isin(conflict.rows, self.buffer.sink_rows)]
-            if late.verb == "hand-out" and conflict.kind == "read-write":
-                rows = rows[
-                    ~self._is_mirror(conflict.moments[np.searchsorted(conflict.rows, rows)])
-                ]
+            if late.verb == "hand-out":
+                moments = conflict.moments[np.searchsorted(conflict.rows, rows)]
+                rows = rows[(moments & _WHOLE) == 0]
             if not rows.size:
                 continue
             moment = int(conflict.moments[np.searchsorted(conflict.rows, rows[0])])
             early = early_party(conflict.kind, moment, self.fences.lanes[conflict.lane])
             snapshot = self.fences.snapshot((early.lane, late.lane))
             self._report(conflict.kind, rows, early, late, happened, snapshot)
-
-    def _is_mirror(self, moments: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-        """Tells which reads were of the whole buffer: no last owner's, so that a row may go on."""
-        of = self.fences.tally.moments.site
-        return np.array([of(int(one)) in self._mirrors for one in moments], bool)
 
     def _report(
         self,
@@ -186,9 +179,23 @@ def _owner(buffer: RelayBuffer, row: int, generation: int) -> str:
     return owners.name(row, generation) if is_past else owners.owner(row)
 
 
+def unmarked(moment: int) -> int:
+    """Returns a moment without the marks of a read."""
+    return moment & ~(_PEEK | _WHOLE)
+
+
+def is_of_all(moment: int) -> bool:
+    """Tells whether a marked moment is of a read of the whole buffer, whoever holds which row.
+
+    It is no last owner's, so that a row may go on to another meanwhile.
+    """
+    return bool(moment & _WHOLE)
+
+
 def early_party(kind: str, moment: int, lane: Lane) -> Party:
-    """Returns the earlier access of a race of some kind."""
-    return Party("gather" if kind == "read-write" else "write", moment, lane)
+    """Returns the earlier access of a race of some kind, by its marked moment."""
+    read = "peek" if moment & _PEEK else "gather"
+    return Party(read if kind == "read-write" else "write", unmarked(moment), lane)
 
 
 def race(

@@ -409,6 +409,17 @@ def test_drained_rows_are_handed_out_only_when_nobody_uses_them(make, drained):
     assert one.reported() == []
 
 
+@pytest.mark.parametrize(("end", "races"), [(None, []), (4, [("read-write", (2,), 1)])])
+def test_a_copy_of_the_whole_buffer_is_no_use_by_the_last_owner(make, end, races):
+    one = make(drained=True)
+    one.write(one.forward, 2)
+    one.forward.synchronize()
+    with torch.cpu.stream(one.forward):
+        _ = one.buf[:end].clone()
+    one.owners.hand_out([2], ["second"])
+    assert one.reported() == races
+
+
 def test_the_host_s_ways_and_the_kernels_share_one_memory(make):
     one = make()
     with torch.cpu.stream(one.forward):
