@@ -142,8 +142,10 @@ def unpack(text: str) -> Located:
 
 def _read(path: Path) -> Located | None:
     tool = read_toml(path).get("tool", {})
-    if not isinstance(tool, dict) or "fmcheck" not in tool:
-        if near := closest("fmcheck", tool if isinstance(tool, dict) else (), SLIP):
+    if not isinstance(tool, dict):
+        raise UsageError(str(path), "key `tool`: expected a table")
+    if "fmcheck" not in tool:
+        if near := closest("fmcheck", tool, SLIP):
             text = f"unknown table `tool.{near}`; did you mean `tool.fmcheck`?"
             raise UsageError(str(path), text)
         return None

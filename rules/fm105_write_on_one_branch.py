@@ -278,9 +278,10 @@ class FutureMap:
                 yield from self._in_class([accesses_of(one, self.relays) for one in methods])
 
     def _in_class(self, methods: Sequence[Accesses]) -> Iterator[Finding]:
+        by_call = {f"self.{one.function.name}": one for one in methods}
         for method in methods:
             part = method.function.part
-            for write, beside, tests in _missing_beside(method, methods):
+            for write, beside, tests in _missing_beside(method, by_call):
                 if _is_gathered_without(write.buffer, tests, methods):
                     line = part.span(beside.node).line
                     note = (
@@ -303,7 +304,7 @@ class FutureMap:
 
 
 def _missing_beside(
-    method: Accesses, methods: Sequence[Accesses]
+    method: Accesses, by_call: Mapping[str, Accesses]
 ) -> Iterator[tuple[RelayAccess, RelayAccess, AbstractSet[str]]]:
     """Yields a write that another branch, which writes other buffers, lacks.
 
@@ -311,7 +312,8 @@ def _missing_beside(
     """
     function = method.function
     own = [one for one in _writes(method) if function.flow.contains(one.node)]
-    writes = [*own, *(_by_calls(method, methods) if own else ())]
+    writes = [*own, *(_by_calls(method, by_call) if own else ())]
+    is_own = set(own)
     for tests, suites in _choices(function) if own else ():
         texts = {_asked(squeezed(function.part.code(test))) for test in tests}
         sides = [_within(suite, writes, function) for suite in suites]
@@ -321,7 +323,7 @@ def _missing_beside(
         for there in sides:
             written = elsewhere | {one.buffer for one in there}
             for write in inside if there else ():
-                if write.buffer not in written and write in own:
+                if write.buffer not in written and write in is_own:
                     written.add(write.buffer)
                     yield write, there[0], texts
 
@@ -356,11 +358,10 @@ def _writes(method: Accesses) -> Sequence[RelayAccess]:
     return [one for one in method.writes if one.is_declared]
 
 
-def _by_calls(method: Accesses, methods: Sequence[Accesses]) -> Iterator[RelayAccess]:
+def _by_calls(method: Accesses, by_call: Mapping[str, Accesses]) -> Iterator[RelayAccess]:
     """Yields what a method writes by calls of the class's other methods, at these calls."""
-    others = {f"self.{one.function.name}": one for one in methods}
     for call in method.function.calls:
-        other = others.get(dotted(call.func) or "")
+        other = by_call.get(dotted(call.func) or "")
         if other is not None and method.function.flow.contains(call):
             yield from (replace(one, node=call) for one in _writes(other))
 

@@ -121,6 +121,7 @@ BAD = {
         "[tool.fmcheck]\nselect = ['FM3', 3]\n",
         "key `tool.fmcheck.select[1]`: expected a string, got a whole number",
     ),
+    "no table of tools": ("tool = 3\n", "key `tool`: expected a table"),
     "not a table": ("[tool]\nfmcheck = 3\n", "key `tool.fmcheck`: expected a table"),
     "not TOML": ("[tool.fmcheck\n", "is not valid TOML"),
     "unknown rule": (

@@ -15,7 +15,7 @@ from fmcheck.runtime.relay.scope import CHECK
 from fmcheck.runtime.session.calls import OpaquePatch, OwnerPatch, StepPatch, scope_patches
 from fmcheck.runtime.session.instances import instances_of
 from fmcheck.runtime.session.relay_patches import RelayPatch
-from fmcheck.runtime.steps.budgets import BudgetPatch, budget_patches
+from fmcheck.runtime.steps.budgets import BudgetCounter, budget_patches
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -40,6 +40,7 @@ class AllPatches:
         self._calls: list[CallPatch] = []
         self._others: list[Patch] = []
         self._pools: list[Pools] = []
+        self._budgets: list[BudgetCounter] = []
         for contract in contracts:
             pools = Pools()
             self._pools.append(pools)
@@ -53,7 +54,8 @@ class AllPatches:
             ]
             self._calls += [StepPatch(contract, part, tally) for part in contract.steps]
             self._calls += scope_patches(contract, tally)
-            self._calls += budget_patches(contract, tally, strict)
+            self._budgets.append(BudgetCounter(tally, contract))
+            self._calls += budget_patches(self._budgets[-1], strict)
             self._calls += [LendPatch(contract, part, tally) for part in contract.streams.lend]
             inputs = contract.graph_inputs
             self._calls += [ReplayPatch(contract, part, tally) for part in inputs.replay]
@@ -92,9 +94,8 @@ class AllPatches:
         """Another test begins."""
         for pools in self._pools:
             pools.begin_test()
-        for calls in self._calls:
-            if isinstance(calls, BudgetPatch):
-                calls.ledger.begin_test()
+        for budgets in self._budgets:
+            budgets.begin_test()
 
     def look(self, for_twins: bool) -> None:
         """Looks what became of what was instrumented and, if asked to, for classes loaded twice."""

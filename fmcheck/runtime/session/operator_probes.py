@@ -30,7 +30,7 @@ def step_codes(device: str, waits: bool, launches: int) -> set[str]:
     scratch: Any = ModuleType("scratch")
     scratch.Loop = Loop
     undo = [step_syncs.watch_methods(budgets.mode_of_thread)]
-    for budget_patch in budgets.budget_patches(contract, tally):
+    for budget_patch in budgets.budget_patches(budgets.BudgetCounter(tally, contract)):
         undo += budget_patch.install(scratch)
     try:
         Loop().step(torch.zeros(2, device=torch.device(device)))

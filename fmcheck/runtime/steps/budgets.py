@@ -80,7 +80,7 @@ class BudgetCounter:
 
     def __init__(self, tally: Tally, contract: Contract) -> None:
         self.tally = tally
-        self._contract = contract
+        self.contract = contract
         self._placements: Placements | None = None
 
     def begin_test(self) -> None:
@@ -95,7 +95,7 @@ class BudgetCounter:
             from fmcheck.runtime.steps.step_syncs import StepMode
 
             if self._placements is None:
-                self._placements = Placements([self._contract], self.tally.kinds)
+                self._placements = Placements([self.contract], self.tally.kinds)
             self._placements.begin_step()
             _thread.mode = StepMode(self, self._placements, self.tally.sites)
             _thread.mode.begin()
@@ -297,10 +297,10 @@ def fused(function: Callable[..., Any], name: str) -> Callable[..., Any]:
     return call
 
 
-def budget_patches(contract: Contract, tally: Tally, strict: bool = False) -> Iterator[CallPatch]:
+def budget_patches(ledger: BudgetCounter, strict: bool = False) -> Iterator[CallPatch]:
     """Yields a hold for each budget and for the fused; if `strict`, for the rest of a step too."""
+    contract, tally = ledger.contract, ledger.tally
     launches = contract.launches
-    ledger = BudgetCounter(tally, contract)
     counted = [one for one in launches.budget if one.syncs is not None]
     budgeted = {function for budget in counted for function in budget.functions}
     for budget in launches.budget:
