@@ -445,3 +445,44 @@ def test_a_table_is_read_as_it_was_written(tmp_path):
     page = tmp_path / "page.md"
     page.write_text(f"{binaries.BEGIN}\n{binaries.table(rows)}\n{binaries.END}\n")
     assert binaries.kept(page) == rows
+
+
+# --- the drives of SGLang ---
+
+
+def test_sglang_s_drives_need_a_folder_that_holds_it(tmp_path, monkeypatch, capsys):
+    from tests.gpu import sglang
+
+    monkeypatch.setattr(sys, "argv", ["sglang", str(tmp_path)])
+    assert sglang.main() == 2
+    assert "expected a folder that holds `sglang`" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("healthy", "planted", "status"),
+    [
+        ({}, {}, 0),
+        ({"test_x": "FMCHECK: FR101 in a healthy one"}, {}, 1),
+        ({}, {"test_double_gather": "passed by, and nothing said"}, 1),
+        ({}, {"test_double_gather": "FMCHECK: FR102 and\nFMCHECK: FR202 of its poison"}, 0),
+        ({}, {"test_double_gather": "FMCHECK: FR102 and\nFMCHECK: FR401 of nothing"}, 1),
+    ],
+)
+def test_what_sglang_s_drives_say_is_held_against_a_cpu_s(
+    tmp_path, monkeypatch, healthy, planted, status
+):
+    from tests.drives import Drive
+    from tests.gpu import sglang
+
+    right = {name: f"FMCHECK: {code} here" for name, code in sglang.IN_THE_POOL.items()}
+    del right["test_lengths_read_before_their_copy_is_done"]  # FR404, of a CPU alone
+
+    def drove(arguments, environment, python):
+        assert environment["FMCHECK_DRIVE_DEVICE"] == "cuda"
+        failures = {**right, **planted} if "planted" in arguments[-1] else healthy
+        return Drive(failures, frozenset(map(str, range(40))), frozenset(), "", {}, 0, 1.0)
+
+    (tmp_path / "sglang").mkdir()
+    monkeypatch.setattr(sys, "argv", ["sglang", str(tmp_path)])
+    monkeypatch.setattr(sglang, "under_pytest", drove)
+    assert sglang.main() == status

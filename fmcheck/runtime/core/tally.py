@@ -244,9 +244,8 @@ class Tally:
             try:
                 report()
             except RuntimeError as err:
-                if (
-                    type(err).__name__ != "AcceleratorError"
-                ):  # torch's, which this room does not know
+                # By its name: this room does not know torch.
+                if type(err).__name__ != "AcceleratorError":
                     raise
                 self.note(UNREAD.format(str(err).partition("\n")[0]))
 
