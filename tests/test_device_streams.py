@@ -161,6 +161,29 @@ def test_each_fence_reaches_the_device_and_orders(streams, device, name) -> None
     assert streams.fences.doubts == {}
 
 
+@pytest.mark.parametrize("way", ["record", "record_event"])
+def test_a_record_that_takes_another_s_place_is_known_to(streams, device, way) -> None:
+    """What FR405 asks for: the wait meets the later record."""
+    one, two, event = device.Stream(), device.Stream(), device.Event()
+    event.record(one)
+    first = streams._record_of(event)
+    if way == "record":
+        event.record(two)
+    else:
+        two.record_event(event)
+    second = streams._record_of(event)
+    assert second.lane is streams.lane(two)
+    assert streams.fences.replaced_by(second) is first
+    assert streams.fences.replaced_by(first) is None
+
+
+def test_a_record_of_another_session_is_none_of_this_one_s(streams, device) -> None:
+    event = device.Event()
+    event.record(device.Stream())
+    other = DeviceStreams(Fences(Tally()), device, "cuda")
+    assert other._record_of(event) is None
+
+
 def test_the_device_s_own_synchronize_orders(streams, device) -> None:
     assert ordered_by(streams, device, lambda *_: device.synchronize())
     assert device.log == ["device"]

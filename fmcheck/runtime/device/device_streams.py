@@ -189,7 +189,10 @@ class DeviceStreams:
     # --- what the calls tell ---
 
     def _record(self, event: Any, stream: Any = None) -> None:
-        event._fmcheck_record = self.fences.record(self.lane(stream))
+        before = self._record_of(event)
+        event._fmcheck_record = made = self.fences.record(self.lane(stream))
+        if before is not None:
+            self.fences.record_again(before, made)
         self._stall(stream)
 
     def _wait(self, event: Any, stream: Any = None) -> None:
@@ -204,8 +207,7 @@ class DeviceStreams:
         self.fences.synchronize_lane(self.lane(stream))
 
     def _recorded(self, made: Any, stream: Any, event: Any = None) -> None:
-        made._fmcheck_record = self.fences.record(self.lane(stream))
-        self._stall(stream)
+        self._record(made, stream)
 
     def _stream_done(self, done: bool, stream: Any) -> None:
         if done:
@@ -232,13 +234,16 @@ class DeviceStreams:
             self.stalls.after(stream)
 
     def _met(self, event: Any) -> FenceRecord | None:
+        record = self._record_of(event)
+        if record is None and not isinstance(event, self.module.Event):
+            self.fences.doubt(f"an event of {type(event).__name__}, whose records are not seen")
+        return record
+
+    def _record_of(self, event: Any) -> FenceRecord | None:
+        """Returns an event's last record of this session."""
         # Not by a weak reference: torch 2.11 frees a CUDA event and leaves those to it dangling.
         record: FenceRecord | None = getattr(event, "_fmcheck_record", None)
-        if record is not None and record.lane.fences is self.fences:
-            return record
-        if not isinstance(event, self.module.Event):
-            self.fences.doubt(f"an event of {type(event).__name__}, whose records are not seen")
-        return None
+        return None if record is None or record.lane.fences is not self.fences else record
 
     # --- wrapping ---
 
