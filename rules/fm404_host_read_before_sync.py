@@ -39,7 +39,7 @@ from fmcheck.lint.source.walking import walk
 from fmcheck.regex import regex
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from libcst import CSTNode
 
@@ -354,8 +354,10 @@ def _uses(copy: AsyncCopy, streams: FunctionStreams) -> Iterator[Use]:
     if copy.target is None:
         lists.append((_grown(copy.node, streams), copy.node))
     flow = streams.flow
-    rebound = _rebound(names, copy, streams) if copy.target is None else None
-    for node in streams.naming(names, copy.order, rebound):
+    by_order: Iterable[CSTNode] = streams.naming(names, copy.order, None)
+    if copy.target is None:
+        by_order = _named(names, copy.order, streams, only=is_held)
+    for node in by_order:
         if flow.may_follow(copy.node, node) and not flow.excludes(copy.node, node):
             use, _, _ = _outwards(node, streams)
             outer = streams.parents.get(node)
@@ -385,12 +387,40 @@ def _of_elements(loop: cst.For | cst.CompFor, streams: FunctionStreams) -> Itera
             yield use
 
 
-def _rebound(names: set[str], copy: AsyncCopy, streams: FunctionStreams) -> int | None:
-    """Returns from where on the names of a copy stand for something else."""
+def _named(
+    names: set[str], after: int, streams: FunctionStreams, *, only: bool
+) -> Sequence[CSTNode]:
+    """Returns where a copy is named, and, but for `only`, where a view of it is that has a name.
+
+    In the order of the source.
+    """
+    found: set[CSTNode] = set()
+    to_follow = [(names, after)]
+    for held, since in to_follow:
+        for node in streams.naming(held, since, _rebound(held, since, streams)):
+            _, bound, is_container = _outwards(node, streams)
+            is_view = bound and not (only or is_container) and _is_certain(node, streams)
+            if node not in found and is_view:
+                to_follow.append((bound, streams.order[node]))
+            found.add(node)
+    return sorted(found, key=streams.order.__getitem__)
+
+
+def _is_certain(node: CSTNode, streams: FunctionStreams) -> bool:
+    """Tells whether what a name stands for is bound there whatever a test says."""
+    while not isinstance(node, (cst.BaseSmallStatement, cst.BaseStatement)):
+        if isinstance(node, (cst.IfExp, cst.BooleanOperation)):
+            return False
+        node = streams.parents[node]
+    return True
+
+
+def _rebound(names: set[str], after: int, streams: FunctionStreams) -> int | None:
+    """Returns from where on names that were bound by then stand for something else."""
     found = [
         streams.end(these[place])
         for these in (streams.bound_by_text.get(name, ()) for name in names)
-        for place in [bisect_right(these, copy.order, key=streams.order.__getitem__)]
+        for place in [bisect_right(these, after, key=streams.order.__getitem__)]
         if place < len(these)
     ]
     return min(found, default=None)

@@ -16,6 +16,25 @@ CONTRACT = parse_contract(
 )
 #: What is wrong, by the rule that says so.
 WRONG = {
+    "a part of a copy that has a name of its own": (
+        "FM404",
+        """
+        def first(lens):
+            host = lens.to("cpu", non_blocking=True)
+            part = host[:2]
+            return part.tolist()
+        """,
+    ),
+    "a view of a view of a copy": (
+        "FM404",
+        """
+        def first(lens):
+            host = lens.to("cpu", non_blocking=True)
+            flat = host.view(-1)
+            part = flat[:2]
+            return part.tolist()
+        """,
+    ),
     "a number that is computed of a copy": (
         "FM404",
         """
@@ -752,6 +771,37 @@ WRONG = {
 }
 #: What is right, and looks like what the rule is about.
 RIGHT = {
+    "a part of a copy that is read behind a wait": (
+        "FM404",
+        """
+        def first(lens, done):
+            host = lens.to("cpu", non_blocking=True)
+            done.record()
+            part = host[:2]
+            done.synchronize()
+            return part.tolist()
+        """,
+    ),
+    "a name that is a copy or another tensor": (
+        "FM404",
+        """
+        def first(lens, lens_cpu, is_known):
+            host = lens.to("cpu", non_blocking=True)
+            part = lens_cpu if is_known else host
+            return part.tolist()
+        """,
+    ),
+    "a name that was a part of a copy": (
+        "FM404",
+        """
+        def first(lens, lens_cpu):
+            host = lens.to("cpu", non_blocking=True)
+            part = host[:2]
+            send(part)
+            part = lens_cpu[:2]
+            return part.tolist()
+        """,
+    ),
     "a number that is computed of the device before": (
         "FM404",
         """
