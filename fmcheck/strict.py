@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import json
 import re
 import sys
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -106,15 +108,18 @@ def convert(table: Mapping[str, Any], into: type[T], where: str, at: str = "") -
         # Only now: to look at the types takes longer than to lint a small file.
         _reject_unknown_keys(table, into, where, at)
         what, _, path = str(err).partition(" - at `$")
-        raise UsageError(where, _misfit(what, path.rstrip("`"), into, where, at)) from err
+        raise UsageError(where, _misfit(what, path.rstrip("`"), table, into, where, at)) from err
 
 
-def _misfit(what: str, path: str, into: object, where: str, at: str) -> str:
+def _misfit(
+    what: str, path: str, table: Mapping[str, Any], into: type[Any], where: str, at: str
+) -> str:
     """Returns msgspec's complaint, with the key as the file has it and how the value is written."""
+    named = _with_keys(table, path, into)
     lacks = _LACKS.fullmatch(what)
     if lacks:
-        path = f"{path}.{lacks[1]}"
-    key = f"{at}{path}".lstrip(".")
+        path, named = f"{path}.{lacks[1]}", f"{named}.{lacks[1]}"
+    key = f"{at}{named}".lstrip(".")
     heading = "" if where.endswith(".json") else re.sub(r"\[[^]]*\]", "", key)
     wanted = _written(_kind_at(into, path), heading)
     if lacks:
@@ -131,6 +136,35 @@ def _misfit(what: str, path: str, into: object, where: str, at: str) -> str:
     # A length or a bound: msgspec says it well, but for what it calls the value.
     plain = re.sub(r"`([a-z]+)`", lambda word: _in_words(word[1]), what)
     return f"key `{key}`: {plain[0].lower()}{plain[1:]}"
+
+
+def _with_keys(table: Mapping[str, Any], path: str, into: type[Any]) -> str:
+    """Returns msgspec's path with the key of each table whose keys are free, where it has `[...]`.
+
+    msgspec does not say which of them it was, so each is tried alone.
+    """
+    named, tried = path, copy.deepcopy(table)
+    found: Any = tried
+    for step in _STEP.finditer(path):
+        if step["key"] != "...":
+            found = found.get(step["name"]) if step["name"] else found[int(step["key"])]
+            continue
+        entries = dict(found)
+        for key, value in entries.items():
+            found.clear()
+            found[key] = value
+            try:
+                msgspec.convert(tried, into)
+            except msgspec.ValidationError as err:
+                if str(err).endswith(f" - at `${path}`"):
+                    named = named.replace("[...]", f".{_as_key(key)}", 1)
+                    break
+        found = value
+    return named
+
+
+def _as_key(key: str) -> str:
+    return key if re.fullmatch(r"[\w-]+", key, re.ASCII) else json.dumps(key, ensure_ascii=False)
 
 
 def _in_words(kind: str) -> str:

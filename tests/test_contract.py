@@ -306,7 +306,7 @@ BAD = {
     ),
     "fill value that is no number": (
         HEAD + '[graph_inputs.holds]\nseq_lens = "PAD"\n',
-        "key `graph_inputs.holds[...]`: expected a whole number, got a string",
+        "key `graph_inputs.holds.seq_lens`: expected a whole number, got a string",
     ),
     "literal-free files not in a list": (
         HEAD + '[device]\nno_literal = "models/*.py"\n',

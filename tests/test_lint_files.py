@@ -272,9 +272,13 @@ def test_an_ignored_rule_makes_no_suppression_unused(lint, tree):
             "got `FM310`; did you mean `FM301`?",
         ),
         (
-            '[tool.fmcheck.per-file-ignores]\n"a.py" = "FM301"',
-            'key `tool.fmcheck.per-file-ignores[...]`: expected a list of strings, `["..."]`, '
+            '[tool.fmcheck.per-file-ignores]\nb = ["FM301"]\n"a.py" = "FM301"',
+            'key `tool.fmcheck.per-file-ignores."a.py"`: expected a list of strings, `["..."]`, '
             "got a string",
+        ),
+        (
+            "[tool.fmcheck.per-file-ignores]\nb = ['FM301']\na = ['FM301', 1]",
+            "key `tool.fmcheck.per-file-ignores.a[1]`: expected a string, got a whole number",
         ),
         ('exlude = ["x"]', "unknown key `tool.fmcheck.exlude`; did you mean `exclude`?"),
         ('ignore = ["FM001"]', "key `ignore`: `FM001` cannot be turned off or on"),
