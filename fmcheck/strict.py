@@ -248,3 +248,6 @@ def _walk(value: object, kind: msgspec.inspect.Type, where: str, at: str) -> Non
     ):
         for number, item in enumerate(value):
             _walk(item, kind.item_type, where, f"{at}[{number}]")
+    elif isinstance(kind, msgspec.inspect.DictType) and isinstance(value, dict):
+        for key, item in value.items():
+            _walk(item, kind.value_type, where, f"{at}.{_as_key(key)}")

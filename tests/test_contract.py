@@ -308,6 +308,11 @@ BAD = {
         HEAD + '[graph_inputs.holds]\nseq_lens = "PAD"\n',
         "key `graph_inputs.holds.seq_lens`: expected a whole number, got a string",
     ),
+    "axis with a key of a slip": (
+        HEAD + '[[graph_inputs.fill]]\nclass = "a:B"\nmethods = ["f"]\nsettled_by = ["g"]\n'
+        'inputs = "self.b"\naxis.rows = { raw = "n", pad = "m" }\n',
+        "unknown key `graph_inputs.fill[0].axis.rows.pad`; did you mean `padded`?",
+    ),
     "literal-free files not in a list": (
         HEAD + '[device]\nno_literal = "models/*.py"\n',
         'key `device.no_literal`: expected a list of strings, `["..."]`, got a string',
