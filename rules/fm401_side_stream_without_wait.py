@@ -20,6 +20,7 @@ from fmcheck.lint.model.handovers import (
 )
 from fmcheck.lint.model.misplaced_waits import another_waits, waits_for_itself
 from fmcheck.lint.model.steps import WARMS_UP
+from fmcheck.lint.model.stream_kinds import is_kept_current
 from fmcheck.lint.model.streams import CURRENT, FunctionStreams, streams_of
 from fmcheck.lint.model.vocabulary import ENTERED, IN_PLACE, LAUNCHES
 from fmcheck.regex import regex
@@ -59,11 +60,12 @@ class SideStreamWithoutWait(FunctionRule):
     and the other does not.
 
     A stream that a caller hands in may be the current one, and is left alone unless the function
-    has one of the two wait for the other. So is what a caller has launched, where no wait follows
-    the body, where a caller in the file waits for anything, and where another function of the file
-    has `side` wait for it. Calls that lead to other packages are taken not to order streams, unless
-    their names say so (`wait`, `sync`, `fence`, `barrier`, `join_`). The contract's
-    `streams.ordered_by` names functions that order streams for their caller.
+    has one of the two wait for the other. So is an attribute that keeps `current_stream()`, and
+    what a caller has launched, where no wait follows the body, where a caller in the file waits for
+    anything, and where another function of the file has `side` wait for it. Calls that lead to
+    other packages are taken not to order streams, unless their names say so (`wait`, `sync`,
+    `fence`, `barrier`, `join_`). The contract's `streams.ordered_by` names functions that order
+    streams for their caller.
 
     ## Why is this bad
     Streams run side by side. Without a fence the copy or kernel on the side stream starts while
@@ -201,6 +203,26 @@ def flush(self, grads):
         self.host.copy_(self.total, non_blocking=True)
 """,
             at=((5, 10),),
+        ),
+        Example(
+            """\
+import torch
+
+class Saver:
+    def __init__(self):
+        self.compute = torch.cuda.current_stream()
+
+    def save(self, parts, n):
+        rows = torch.cat(parts)
+        with torch.cuda.stream(self.compute):
+            self.host_rows[:n].copy_(rows, non_blocking=True)
+
+    def wait(self, parts):
+        rows = torch.cat(parts)
+        with torch.cuda.stream(self.compute):
+            self.compute.wait_stream(torch.cuda.current_stream())
+            self.out.copy_(rows)
+"""
         ),
         Example(
             """\
@@ -402,8 +424,9 @@ def finish(self, loads, stores):
             for context in streams.contexts:
                 if not streams.may_be_current(context.stream):
                     for finding in self._unordered(streams, context, part):
-                        reported.add(context.node)
-                        yield finding
+                        if not is_kept_current(context.item, function):
+                            reported.add(context.node)
+                            yield finding
             yield from self._early(streams, part, reported)
             yield from self._without_keyword(function)
 
@@ -413,7 +436,11 @@ def finish(self, loads, stores):
         """Yields a finding for each body of a known side stream that reads too early."""
         function = streams.function
         for context, wait in waits_for_itself(streams):
-            if context.node not in reported and not streams.may_be_current(context.stream):
+            if (
+                context.node not in reported
+                and not streams.may_be_current(context.stream)
+                and not is_kept_current(context.item, function)
+            ):
                 reported.add(context.node)
                 yield part.finding(
                     self,

@@ -9,6 +9,7 @@ from fmcheck.lint.devices.pinned import makes_pinned
 from fmcheck.lint.model.expressions import dotted, last_name
 from fmcheck.lint.model.function import functions
 from fmcheck.lint.model.handovers import callers_order, freed_to_side, is_within_side_stream
+from fmcheck.lint.model.stream_kinds import is_kept_current
 from fmcheck.lint.model.streams import ANYTHING, CURRENT, FunctionStreams, streams_of
 from fmcheck.lint.model.vocabulary import CLASS, COPIES, ENTERED, LAUNCHES
 from fmcheck.lint.source.walking import walk
@@ -203,6 +204,20 @@ def save(self, parts):
     torch.cuda.current_stream().wait_event(self.published)
 """
         ),
+        Example(
+            """\
+import torch
+
+class Saver:
+    def __init__(self):
+        self.compute = torch.cuda.current_stream()
+
+    def save(self, parts):
+        rows = torch.cat(parts)
+        with torch.cuda.stream(self.compute):
+            self.out.copy_(rows)
+"""
+        ),
     )
     judged = (Judged("sglang 0.5.23", 0, 0), Judged("vllm 0.20.2", 0, 0))
 
@@ -253,6 +268,8 @@ def save(self, parts):
                 name = last_name(arg.value) if isinstance(arg.value, cst.Name) else ""
                 if name in reported or not _is_temporary(arg.value, call, context, kept, streams):
                     continue
+                if is_kept_current(context.item, streams.function):
+                    return
                 reported.add(name or part.code(arg.value))
                 yield part.finding(
                     self,

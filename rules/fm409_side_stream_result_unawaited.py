@@ -201,6 +201,31 @@ class Mixture:
 """,
             at=((17, 37), (21, 14)),
         ),
+        Example(
+            """\
+import torch
+
+class Mixture:
+    def __init__(self):
+        self.side = torch.cuda.Stream()
+
+    def forward(self, hidden):
+        self.side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self.side):
+            shared = torch.matmul(hidden, hidden)
+        self.side.wait_stream(self.side)
+        return self.routed(hidden) + shared
+
+    def backward(self, hidden):
+        done = torch.cuda.Event()
+        with torch.cuda.stream(self.side):
+            shared = torch.matmul(hidden, hidden)
+            done.record()
+        self.side.wait_event(done)
+        return self.routed(hidden) + shared
+""",
+            at=((12, 38), (20, 38)),
+        ),
     )
     good = (
         Example(

@@ -209,7 +209,7 @@ def _handed(streams: FunctionStreams, leaf: str, *, is_held: bool) -> Sieve[cst.
         held = [call.func.value] if is_held and isinstance(call.func, cst.Attribute) else []
         return (
             last_name(call.func) not in _MARKS
-            and (is_held or call not in streams.wait_at)
+            and call not in streams.wait_at
             and any(
                 last_name(one) in leaves or (not leaf and looks_like_event(last_name(one)))
                 for given in (*call.args, *held)

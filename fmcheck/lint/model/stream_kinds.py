@@ -68,6 +68,15 @@ def is_side(node: CSTNode, function: Function) -> bool:
     )
 
 
+def is_kept_current(node: CSTNode, function: Function) -> bool:
+    """Tells whether a stream is the current or the default one of some time before, and no other.
+
+    To be asked late: the class may have to be read for it.
+    """
+    kinds = kinds_of(node, function)
+    return bool(kinds) and kinds <= {StreamKind.CURRENT, StreamKind.DEFAULT}
+
+
 def may_be_side(streams: FunctionStreams) -> Sequence[Context]:
     """Returns the bodies of a function that may run on a side stream, to be asked of `is_side`.
 
