@@ -42,11 +42,12 @@ class TailNotReset(ClassRule):
 
     ## What it does
     Looks for a static buffer that is filled up to the raw size, `buf[:raw_bs].copy_(...)`, and
-    never reset, in a function that resets buffers beside it because the batch is padded. It
-    follows local names, lists of slices that one grouped copy fills, dict keys, and resets in
-    other methods, those of base classes too, and in functions that are handed the buffer. A
-    buffer that the function itself makes is left alone, for no graph can read it, and so is one
-    that the function passes on up to the raw size only. A reset that marks padded rows as empty
+    never reset, in a function that resets buffers beside it because the batch is padded. It follows
+    local names, lists of slices that one grouped copy fills, dict keys, and resets in other
+    methods, those of base classes too, and in functions that are handed the buffer. Left alone is a
+    buffer that goes to an unknown function where the batch is padded, or to a kernel with the raw
+    size, for either may reset it; one that the function itself makes, for no graph can read it; and
+    one that the function passes on up to the raw size only. A reset that marks padded rows as empty
     (a negative number, a length of zero) shows that they are never read: it counts for the
     contract's `graph_inputs.row_indices` alone.
 
@@ -191,8 +192,32 @@ class Runner:
 """,
             at=((6, 9),),
         ),
+        Example(
+            """\
+class Runner:
+    def replay(self, batch, bs, raw_bs):
+        if bs != raw_bs:
+            self.seq_lens.fill_(1)
+            logger.info("padded to %s: %s", bs, self.req_pool_indices)
+            self.last_rows.copy_(self.req_pool_indices)
+        self.seq_lens[:raw_bs].copy_(batch.seq_lens)
+        self.req_pool_indices[:raw_bs].copy_(batch.req_pool_indices)
+""",
+            at=((8, 9),),
+        ),
     )
     good = (
+        Example(
+            """\
+class Runner:
+    def replay(self, batch, bs, raw_bs):
+        if bs != raw_bs:
+            self.seq_lens.fill_(1)
+        self.seq_lens[:raw_bs].copy_(batch.seq_lens)
+        self.req_pool_indices[:raw_bs].copy_(batch.req_pool_indices)
+        pad_kernel[(1,)](self.req_pool_indices, raw_bs, bs)
+"""
+        ),
         Example(
             """\
 class Runner:

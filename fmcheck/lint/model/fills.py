@@ -9,11 +9,18 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from msgspec import Struct
 
-from fmcheck.lint.model.expressions import is_name, last_name, number, targets
+from fmcheck.lint.model.expressions import (
+    dotted,
+    is_name,
+    keywords,
+    last_name,
+    number,
+    targets,
+)
 from fmcheck.lint.model.function import functions
 from fmcheck.lint.model.names import ANY, Region, Regions
 from fmcheck.lint.model.sizes import Sizes
-from fmcheck.lint.model.vocabulary import RESET_WORDS
+from fmcheck.lint.model.vocabulary import IN_PLACE, LOOKS, RESET_WORDS
 from fmcheck.lint.source.lazy import cst
 from fmcheck.regex import regex
 
@@ -31,6 +38,8 @@ RESETS = frozenset({"zero_", "fill_", "fill"})
 _PARTIAL_RESETS = frozenset({"index_fill_", "masked_fill_"})
 #: Parts of the names of functions that reset nothing: they make a tensor, or look at one.
 _NO_RESET = regex(r"zeros|non_?zero|is_?zero")
+#: Functions of torch that return what they compute. Those that write an argument end in `_`.
+_OF_TORCH = regex(r"torch(\.functional|\.linalg|\.special)?\.[a-z]\w*[a-z0-9]$")
 #: How the path of an element ends that a method returned.
 _RETURNED = regex(r"\.\w+\(\)\[\*\]$")
 #: Parts of a name that say that it is of lengths.
@@ -220,12 +229,26 @@ class Filling:
         return write.kind is WriteKind.CONSTANT and not is_known
 
     def may_pad(self, call: cst.Call) -> bool:
-        """Tells whether a call that padded batches alone reach may write what it is handed."""
-        if isinstance(call.func, cst.Name) and hasattr(builtins, call.func.value):
-            return False  # `getattr`, `zip`
-        return not any(one.by is call for one in self.writes) and any(
-            self.reached(*one) is When.PADDED for one in _tests_above(call, self.function)
-        )
+        """Tells whether a call of something unknown may reset the tail of what it is handed.
+
+        One that padded batches alone reach, or a kernel that is told how many rows are real.
+        """
+        if self._only_looks(call) or any(one.by is call for one in self.writes):
+            return False
+        is_kernel = isinstance(call.func, cst.Subscript)
+        if is_kernel and any(self.sizes.is_raw(arg.value) for arg in call.args):
+            return True
+        return any(self.reached(*one) is When.PADDED for one in _tests_above(call, self.function))
+
+    def _only_looks(self, call: cst.Call) -> bool:
+        """Tells whether a call plainly writes no argument: `zip`, `logger.info`, `torch.max`."""
+        word = last_name(call.func)
+        if isinstance(call.func, cst.Name) and hasattr(builtins, word):
+            return True
+        if word in IN_PLACE or LOOKS.search(word):  # `x.copy_(buffer)` writes `x`
+            return True
+        name = self.part.module.resolve(dotted(call.func) or "")
+        return bool(_OF_TORCH.match(name)) and "out" not in keywords(call)
 
     def when(self, write: RegionWrite) -> When:
         """Returns for which batches a write of this function is reached."""

@@ -25,6 +25,11 @@ PARTS = VIEWS | {
 HELD = frozenset({"data", "T", "gpu", "cpu", "np"})
 #: Parts of the name of a function that resets what it is handed.
 RESET_WORDS = ("zero", "reset", "clear", "scrub")
+#: How functions and methods are named that only look at what they are handed.
+LOOKS = regex(
+    r"^_?(assert|check|critical|debug|describe|dump|error|exception|info|is|log|print|repr|trace"
+    r"|validate|verify|warn|warning)(_|$)"
+)
 #: Functions that run before the first replay: what they set, a replay has overwritten since.
 BEFORE_REPLAY = ("__init__", "__post_init__", "*capture*", "*warmup*", "*warm_up*")
 #: Words of which one stands where a stream is entered.
