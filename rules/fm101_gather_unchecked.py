@@ -201,6 +201,15 @@ class FutureMap:
 """,
             path=RELAY,
         ),
+        Example(
+            """\
+class FutureMap:
+    def resolve(self, batch):
+        with guarded(self.output_tokens_buf, batch.rows) as guard:
+            batch.input_ids = guard.checked(self.output_tokens_buf[batch.rows])
+""",
+            path=RELAY,
+        ),
     )
     judged = (Judged("sglang 0.5.23", 2, 2), Judged("vllm 0.20.2", 0, 0))
 
@@ -261,6 +270,8 @@ class _Checks:
         if not self._function.flow.contains(gather.node):
             return ""  # in a nested function: its caller's business
         guards = self._accesses.guards(gather.index)
+        if _ends_in(gather.node, guards, self._function):
+            return ""
         barrier = self._barrier(("guards", gather.index), lambda: guards)
         if barrier.follows(gather):
             return ""
@@ -318,6 +329,15 @@ class _Barrier:
     def may_follow(self, gather: RelayAccess) -> bool:
         """Tells whether a path leads from a gather to one."""
         return self._flow.may_lead_to(gather.node, self._own)
+
+
+def _ends_in(node: CSTNode, guards: Collection[CSTNode], function: Function) -> bool:
+    """Tells whether a node stands in a `with` of a guard, which may check as it is left."""
+    while node is not function.node.body:
+        node = function.parents[node]
+        if isinstance(node, cst.With) and any(one.item in guards for one in node.items):
+            return True
+    return False
 
 
 def _expressions(call: cst.Call, part: Part) -> AbstractSet[str]:
