@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from fmcheck.lint import ClassRule, Edit, Example, Judged, Severity, cst
-from fmcheck.lint.model.expressions import dotted
-from fmcheck.lint.model.names import ANY
-from fmcheck.lint.model.resets import (
+from fmcheck.lint.graph_inputs.resets import (
     FRONT,
     GRAPHS,
     RESETTING,
@@ -19,6 +17,8 @@ from fmcheck.lint.model.resets import (
     reads_head,
     writes_in_place,
 )
+from fmcheck.lint.model.expressions import dotted
+from fmcheck.lint.model.names import ANY
 from fmcheck.lint.model.vocabulary import OVERWRITES
 from fmcheck.lint.source.changes import added_below
 from fmcheck.lint.source.globs import fits, literal
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
     from fmcheck.contract import Contract
     from fmcheck.finding import Finding
-    from fmcheck.lint.model.fills import Filling, RegionWrite
-    from fmcheck.lint.model.resets import Sibling
+    from fmcheck.lint.graph_inputs.fills import Filling, RegionWrite
+    from fmcheck.lint.graph_inputs.resets import Sibling
     from fmcheck.lint.source.file import File
     from fmcheck.lint.source.module import Family, Part
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fmcheck.lint import Example, FunctionRule, Judged, Severity
-from fmcheck.lint.model.graph_slots import slots
+from fmcheck.lint.graph_inputs.graph_slots import slots
 from fmcheck.lint.source.globs import fits
 
 if TYPE_CHECKING:
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from fmcheck.contract import Contract
     from fmcheck.finding import Finding
-    from fmcheck.lint.model.graph_slots import Slot
+    from fmcheck.lint.graph_inputs.graph_slots import Slot
     from fmcheck.lint.source.module import Part
 
 #: How many of the slots with a policy that resets a finding shows.

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fmcheck.lint import Example, FunctionRule, Judged, Severity, cst
+from fmcheck.lint.graph_inputs.fills import Filling, WriteKind, fillings
 from fmcheck.lint.model.expressions import literal_elements
-from fmcheck.lint.model.fills import Filling, WriteKind, fillings
 from fmcheck.lint.model.function import functions
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from libcst import CSTNode
 
     from fmcheck.finding import Finding
-    from fmcheck.lint.model.fills import RegionWrite
+    from fmcheck.lint.graph_inputs.fills import RegionWrite
     from fmcheck.lint.model.function import Function
     from fmcheck.lint.source.module import Part
 

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from fmcheck.lint import Example, FunctionRule, Judged, Severity, cst
-from fmcheck.lint.model.fills import Filling, WriteKind, fillings
+from fmcheck.lint.graph_inputs.fills import Filling, WriteKind, fillings
 from fmcheck.lint.model.function import functions
 from fmcheck.regex import regex
 

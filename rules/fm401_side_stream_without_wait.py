@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING
 from fmcheck.lint import Example, FunctionRule, Judged, Severity, cst
 from fmcheck.lint.model.expressions import last_name
 from fmcheck.lint.model.function import functions
-from fmcheck.lint.model.handovers import (
+from fmcheck.lint.model.steps import WARMS_UP
+from fmcheck.lint.model.vocabulary import ENTERED, IN_PLACE, LAUNCHES
+from fmcheck.lint.streams.function_streams import CURRENT, FunctionStreams, streams_of
+from fmcheck.lint.streams.handovers import (
     callers_order,
     callers_wait,
     helpers,
@@ -18,11 +21,8 @@ from fmcheck.lint.model.handovers import (
     is_within_side_stream,
     joined_only,
 )
-from fmcheck.lint.model.misplaced_waits import another_waits, waits_for_itself
-from fmcheck.lint.model.steps import WARMS_UP
-from fmcheck.lint.model.stream_kinds import is_kept_current
-from fmcheck.lint.model.streams import CURRENT, FunctionStreams, streams_of
-from fmcheck.lint.model.vocabulary import ENTERED, IN_PLACE, LAUNCHES
+from fmcheck.lint.streams.misplaced_waits import another_waits, waits_for_itself
+from fmcheck.lint.streams.stream_kinds import is_kept_current
 from fmcheck.regex import regex
 
 if TYPE_CHECKING:
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
     from fmcheck.contract import Contract
     from fmcheck.finding import Finding
     from fmcheck.lint.model.function import Function
-    from fmcheck.lint.model.handovers import StreamHandover
     from fmcheck.lint.model.sieve import Sieve
-    from fmcheck.lint.model.streams import Context, Wait
     from fmcheck.lint.source.module import Part
+    from fmcheck.lint.streams.function_streams import Context, Wait
+    from fmcheck.lint.streams.handovers import StreamHandover
 
 _WAIT_ARGUMENT = regex(r"^wait_events?$")
 
@@ -203,26 +203,6 @@ def flush(self, grads):
         self.host.copy_(self.total, non_blocking=True)
 """,
             at=((5, 10),),
-        ),
-        Example(
-            """\
-import torch
-
-class Saver:
-    def __init__(self):
-        self.compute = torch.cuda.current_stream()
-
-    def save(self, parts, n):
-        rows = torch.cat(parts)
-        with torch.cuda.stream(self.compute):
-            self.host_rows[:n].copy_(rows, non_blocking=True)
-
-    def wait(self, parts):
-        rows = torch.cat(parts)
-        with torch.cuda.stream(self.compute):
-            self.compute.wait_stream(torch.cuda.current_stream())
-            self.out.copy_(rows)
-"""
         ),
         Example(
             """\
@@ -393,6 +373,26 @@ def upload(self, lines):
     table = torch.zeros(len(lines), pin_memory=True)
     with torch.cuda.stream(self.side):
         self.out.copy_(table, non_blocking=True)
+"""
+        ),
+        Example(
+            """\
+import torch
+
+class Saver:
+    def __init__(self):
+        self.compute = torch.cuda.current_stream()
+
+    def save(self, parts, n):
+        rows = torch.cat(parts)
+        with torch.cuda.stream(self.compute):
+            self.host_rows[:n].copy_(rows, non_blocking=True)
+
+    def wait(self, parts):
+        rows = torch.cat(parts)
+        with torch.cuda.stream(self.compute):
+            self.compute.wait_stream(torch.cuda.current_stream())
+            self.out.copy_(rows)
 """
         ),
         Example(

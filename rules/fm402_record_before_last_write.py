@@ -12,9 +12,15 @@ from fmcheck.lint.devices.writes import device_writes
 from fmcheck.lint.model.expressions import last_name
 from fmcheck.lint.model.function import functions
 from fmcheck.lint.model.positions import may_cover
-from fmcheck.lint.model.streams import ANYTHING, HOST, FunctionStreams, goes_to_host, streams_of
 from fmcheck.lint.model.vocabulary import ON_HOST
 from fmcheck.lint.source.globs import fits
+from fmcheck.lint.streams.function_streams import (
+    ANYTHING,
+    HOST,
+    FunctionStreams,
+    goes_to_host,
+    streams_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -22,8 +28,8 @@ if TYPE_CHECKING:
     from fmcheck.contract import Contract
     from fmcheck.finding import Finding
     from fmcheck.lint.devices.writes import DeviceWrite
-    from fmcheck.lint.model.streams import AsyncCopy, EventRecord
     from fmcheck.lint.source.module import Part
+    from fmcheck.lint.streams.function_streams import AsyncCopy, EventRecord
 
 
 class RecordBeforeLastWrite(FunctionRule):

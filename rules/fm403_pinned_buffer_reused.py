@@ -10,10 +10,10 @@ from fmcheck.lint.devices.pinned import Pinned
 from fmcheck.lint.model.expressions import last_name
 from fmcheck.lint.model.function import functions, functions_near
 from fmcheck.lint.model.steps import is_step as is_step_named
-from fmcheck.lint.model.streams import ANYTHING, HOST, FunctionStreams, streams_of
 from fmcheck.lint.model.vocabulary import NON_BLOCKING
 from fmcheck.lint.source.globs import fits
 from fmcheck.lint.source.walking import walk
+from fmcheck.lint.streams.function_streams import ANYTHING, HOST, FunctionStreams, streams_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

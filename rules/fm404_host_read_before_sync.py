@@ -12,7 +12,6 @@ from msgspec.structs import replace
 
 from fmcheck.lint import Edit, Example, FunctionRule, Judged, Severity, cst
 from fmcheck.lint.devices.pinned import makes_pinned
-from fmcheck.lint.model.effects import returns_copy, waits_on_host
 from fmcheck.lint.model.expressions import (
     bound_names,
     dotted,
@@ -25,7 +24,11 @@ from fmcheck.lint.model.expressions import (
 from fmcheck.lint.model.function import bound_in_class, functions
 from fmcheck.lint.model.names import squeezed
 from fmcheck.lint.model.sieve import Sieve, any_between
-from fmcheck.lint.model.streams import (
+from fmcheck.lint.model.vocabulary import CLASS, NON_BLOCKING, ON_HOST, READS, VIEWS
+from fmcheck.lint.source.changes import replaced, without
+from fmcheck.lint.source.walking import walk
+from fmcheck.lint.streams.effects import returns_copy, waits_on_host
+from fmcheck.lint.streams.function_streams import (
     ANYTHING,
     HOST,
     AsyncCopy,
@@ -33,9 +36,6 @@ from fmcheck.lint.model.streams import (
     goes_to_host,
     streams_of,
 )
-from fmcheck.lint.model.vocabulary import CLASS, NON_BLOCKING, ON_HOST, READS, VIEWS
-from fmcheck.lint.source.changes import replaced, without
-from fmcheck.lint.source.walking import walk
 from fmcheck.regex import regex
 
 if TYPE_CHECKING:

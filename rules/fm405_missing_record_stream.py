@@ -8,11 +8,11 @@ from fmcheck.lint import Example, FunctionRule, Judged, Severity, cst
 from fmcheck.lint.devices.pinned import makes_pinned
 from fmcheck.lint.model.expressions import dotted, last_name
 from fmcheck.lint.model.function import functions
-from fmcheck.lint.model.handovers import callers_order, freed_to_side, is_within_side_stream
-from fmcheck.lint.model.stream_kinds import is_kept_current
-from fmcheck.lint.model.streams import ANYTHING, CURRENT, FunctionStreams, streams_of
 from fmcheck.lint.model.vocabulary import CLASS, COPIES, ENTERED, LAUNCHES
 from fmcheck.lint.source.walking import walk
+from fmcheck.lint.streams.function_streams import ANYTHING, CURRENT, FunctionStreams, streams_of
+from fmcheck.lint.streams.handovers import callers_order, freed_to_side, is_within_side_stream
+from fmcheck.lint.streams.stream_kinds import is_kept_current
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from fmcheck.contract import Contract
     from fmcheck.finding import Finding
-    from fmcheck.lint.model.streams import Context, Wait
     from fmcheck.lint.source.module import Part
+    from fmcheck.lint.streams.function_streams import Context, Wait
 
 #: Functions that allocate a tensor, whether or not they launch anything.
 ALLOCATES = LAUNCHES | {"empty", "empty_like", "new_empty", "new_zeros"}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from fmcheck.lint import Example, FunctionRule, Judged, Severity, cst
 from fmcheck.lint.model.expressions import last_name
 from fmcheck.lint.model.function import functions
-from fmcheck.lint.model.streams import HOST, streams_of
+from fmcheck.lint.streams.function_streams import HOST, streams_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from libcst import CSTNode
 
     from fmcheck.finding import Finding
-    from fmcheck.lint.model.streams import FunctionStreams
     from fmcheck.lint.source.module import Part
+    from fmcheck.lint.streams.function_streams import FunctionStreams
 
 
 class WaitOnDefaultStream(FunctionRule):

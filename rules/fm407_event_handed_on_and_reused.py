@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 from fmcheck.lint import Example, FunctionRule, Judged, Severity, cst
 from fmcheck.lint.model.expressions import dotted, last_name
 from fmcheck.lint.model.function import functions
-from fmcheck.lint.model.stream_kinds import attribute_values
-from fmcheck.lint.model.streams import streams_of
 from fmcheck.lint.model.vocabulary import BEFORE_REPLAY, CLASS, looks_like_event
 from fmcheck.lint.source.globs import fits
+from fmcheck.lint.streams.function_streams import streams_of
+from fmcheck.lint.streams.stream_kinds import attribute_values
 from fmcheck.regex import regex
 
 if TYPE_CHECKING:
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from fmcheck.finding import Finding
     from fmcheck.lint.model.function import Function
-    from fmcheck.lint.model.streams import EventRecord, FunctionStreams
     from fmcheck.lint.source.module import Part
+    from fmcheck.lint.streams.function_streams import EventRecord, FunctionStreams
 
 #: Methods that hand an object on to whoever takes it later.
 _QUEUES = regex(r"^(put|put_nowait|append|appendleft|submit|enqueue|send|push)$")

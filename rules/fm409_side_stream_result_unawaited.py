@@ -6,25 +6,25 @@ from typing import TYPE_CHECKING
 
 from fmcheck.lint import Example, FunctionRule, Judged, Severity
 from fmcheck.lint.model.function import functions
-from fmcheck.lint.model.handovers import (
+from fmcheck.lint.model.vocabulary import ENTERED
+from fmcheck.lint.streams.function_streams import streams_of
+from fmcheck.lint.streams.handovers import (
     callers_order,
     is_within_side_stream,
     results_used_early,
 )
-from fmcheck.lint.model.misplaced_waits import (
+from fmcheck.lint.streams.misplaced_waits import (
     gradients_used_early,
     lost_streams,
     waits_for_another,
 )
-from fmcheck.lint.model.streams import streams_of
-from fmcheck.lint.model.vocabulary import ENTERED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from fmcheck.finding import Finding
-    from fmcheck.lint.model.streams import FunctionStreams
     from fmcheck.lint.source.module import Part
+    from fmcheck.lint.streams.function_streams import FunctionStreams
 
 
 class SideStreamResultUnawaited(FunctionRule):

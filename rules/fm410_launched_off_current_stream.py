@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from fmcheck.lint import Example, FunctionRule, Judged, Severity, cst
 from fmcheck.lint.model.expressions import dotted, is_name, last_name, targets
 from fmcheck.lint.model.function import functions
-from fmcheck.lint.model.stream_kinds import StreamKind, kinds_of
 from fmcheck.lint.model.vocabulary import CLASS
 from fmcheck.lint.source.walking import walk
+from fmcheck.lint.streams.stream_kinds import StreamKind, kinds_of
 from fmcheck.regex import regex
 
 if TYPE_CHECKING:

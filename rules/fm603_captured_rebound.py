@@ -6,8 +6,8 @@ import re
 from typing import TYPE_CHECKING
 
 from fmcheck.lint import ClassRule, Example, Judged, Severity, cst
+from fmcheck.lint.graph_inputs.fills import Filling, WriteKind, fillings
 from fmcheck.lint.model.expressions import dotted, last_name
-from fmcheck.lint.model.fills import Filling, WriteKind, fillings
 from fmcheck.lint.model.function import classes, functions
 from fmcheck.lint.model.once import Once
 from fmcheck.lint.source.walking import walk
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from fmcheck.finding import Finding
-    from fmcheck.lint.model.fills import RegionWrite
+    from fmcheck.lint.graph_inputs.fills import RegionWrite
     from fmcheck.lint.model.function import Function
     from fmcheck.lint.source.module import Family, Part
 

@@ -103,8 +103,8 @@ def rows(by_hand: Contract, text: str, version: str | None, lacked: set[str]) ->
 
 def lacking(contract: Path, tree: str) -> set[str]:
     """Returns the names of a contract that a tree does not have: those of other releases."""
-    from fmcheck.lint.run.files import python_files
     from fmcheck.lint.run.missing_in_source import SourceFiles
+    from fmcheck.lint.scope.files import python_files
 
     source = SourceFiles(list(python_files([Path(tree)])))
     names = {name for _, name in entries(load_contract(contract), None)}

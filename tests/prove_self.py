@@ -67,7 +67,9 @@ PARTS = {
     ),
     "cuts": Part("fmcheck.lint.source.cuts", ("test_slices",)),
     "flow": Part("fmcheck.lint.model.flow", ("test_flow", "test_stream_rules", "test_tail")),
-    "fills": Part("fmcheck.lint.model.fills", ("test_relay_rules", "test_tail", "test_rules")),
+    "fills": Part(
+        "fmcheck.lint.graph_inputs.fills", ("test_relay_rules", "test_tail", "test_rules")
+    ),
 }
 #: cosmic-ray's operators whose mutants a reader would call faults.
 OPERATORS = re.compile(

@@ -13,7 +13,7 @@ from fmcheck.cli import main
 from fmcheck.contract import load_contract
 from fmcheck.init.engine_tree import read_tree
 from fmcheck.init.propose import propose
-from fmcheck.lint.run.files import python_files
+from fmcheck.lint.scope.files import python_files
 from fmcheck.strict import parse_toml
 from tests.conftest import ROOT
 

@@ -17,8 +17,8 @@ from msgspec import convert, to_builtins
 from fmcheck.finding import Finding
 from fmcheck.lint.run import stored
 from fmcheck.lint.run.plan import plan
-from fmcheck.lint.run.request import Request
 from fmcheck.lint.run.tasks import task_for
+from fmcheck.lint.scope.request import Request
 from tests.test_neighbours import READ, WAITS
 
 EVENT = """\

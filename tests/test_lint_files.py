@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from fmcheck.lint.run.patterns import Patterns
+from fmcheck.lint.scope.patterns import Patterns
 from tests.sources import DEAD_ASSERT, STRAY_EVENT
 
 

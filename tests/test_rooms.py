@@ -34,11 +34,14 @@ ROOMS = {
 LINT_ROOMS = {
     "source": (),
     "model": ("source",),
-    "devices": ("source", "model"),
-    "run": ("source", "model", "devices", ""),
+    "streams": ("source", "model"),
+    "graph_inputs": ("source", "model"),
+    "devices": ("source", "model", "streams"),
+    "scope": ("source", ""),
+    "run": ("source", "model", "scope", ""),
 }
 #: What a rule may import of the linter, and what the linter's face may.
-FOR_RULES = ("", "devices", "model", "source")
+FOR_RULES = ("", "devices", "graph_inputs", "model", "source", "streams")
 #: What any room may know of the rest of fmcheck, and what the topmost one renders with.
 WORDS = ("config", "contract", "errors", "finding")
 ON_TOP = ("first_import", "registry", "report", "report_files", "scratch", "stream_options")
@@ -216,7 +219,13 @@ def test_no_files_import_each_other_in_a_circle(package: str) -> None:
     assert circles(graph) == []
 
 
-@pytest.mark.parametrize("room", [*(f"runtime.{room}" for room in ROOMS), "report", "report.run"])
+@pytest.mark.parametrize(
+    "room",
+    [
+        *(f"runtime.{room}" for room in ROOMS),
+        *("report", "report.run", "lint", *(f"lint.{room}" for room in LINT_ROOMS)),
+    ],
+)
 def test_a_room_can_be_overlooked(room: str) -> None:
     named = [one for one in modules_of(f"fmcheck.{room}") if one.count(".") == 2 + room.count(".")]
     assert len(named) <= MOST_FILES

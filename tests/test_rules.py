@@ -43,6 +43,7 @@ def found(rule: Rule, example: Example, code: str | None = None) -> list:
 
 @pytest.mark.parametrize(("rule", "example"), cases("bad"))
 def test_bad_example_is_flagged_where_it_says(rule, example):
+    assert example.at
     at = [
         (finding.span.line, finding.span.column) for finding in found(make(rule, example), example)
     ]

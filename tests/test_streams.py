@@ -6,7 +6,13 @@ import textwrap
 
 import pytest
 
-from fmcheck.lint.model.streams import ANYTHING, CURRENT, HOST, FunctionStreams, streams_of
+from fmcheck.lint.streams.function_streams import (
+    ANYTHING,
+    CURRENT,
+    HOST,
+    FunctionStreams,
+    streams_of,
+)
 from tests.parts import functions_of
 
 

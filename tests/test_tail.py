@@ -14,10 +14,10 @@ from fmcheck.contract import Contract, GraphInputs, Registry, load_contract
 from fmcheck.errors import UsageError
 from fmcheck.finding import Severity
 from fmcheck.lint.engine import lint_file, lint_text
-from fmcheck.lint.model.fills import Filling, When, WriteKind
+from fmcheck.lint.graph_inputs.fills import Filling, When, WriteKind
 from fmcheck.lint.model.positions import may_cover
-from fmcheck.lint.run.files import python_files
 from fmcheck.lint.run.fix import fix_text
+from fmcheck.lint.scope.files import python_files
 from fmcheck.registry import contracts_for, rules
 from tests import truth
 from tests.corpus import wheel_source
@@ -919,7 +919,7 @@ def test_words_clear_nothing_that_the_rule_would_flag(monkeypatch: pytest.Monkey
     staged = [finding for path in files for finding in lint_file(path, [rule()])]
     everywhere = rule()
     everywhere.words = ()
-    monkeypatch.setattr("fmcheck.lint.model.resets.FRONT", (("",), ("",)))
+    monkeypatch.setattr("fmcheck.lint.graph_inputs.resets.FRONT", (("",), ("",)))
     assert staged
     assert [finding for path in files for finding in lint_file(path, [everywhere])] == staged
 

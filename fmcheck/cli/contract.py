@@ -64,8 +64,8 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Runs the command and returns its exit status."""
     from fmcheck.contract import applies
-    from fmcheck.lint.run.files import python_files
     from fmcheck.lint.run.missing_in_source import SourceFiles, missing_in_source
+    from fmcheck.lint.scope.files import python_files
     from fmcheck.lint.source import source_in
 
     contract = _contract(arguments.contract)

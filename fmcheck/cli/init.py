@@ -72,8 +72,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Runs the command and returns its exit status."""
     from fmcheck.init.engine_tree import read_tree
     from fmcheck.init.propose import propose
-    from fmcheck.lint.run.files import python_files
     from fmcheck.lint.run.missing_in_source import SourceFiles
+    from fmcheck.lint.scope.files import python_files
 
     output = None if arguments.output == Path("-") else arguments.output
     if output is not None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from fmcheck.finding import RuleInfo
     from fmcheck.lint.run.outcome import Outcome
-    from fmcheck.lint.run.request import Request
+    from fmcheck.lint.scope.request import Request
     from fmcheck.report.colour import Paint
     from fmcheck.report.contents import Contents
 
@@ -294,7 +294,7 @@ def request_of(arguments: argparse.Namespace) -> Request:
     Raises:
         UsageError: if two of them do not go together.
     """
-    from fmcheck.lint.run.request import Fixing, Request, Updating
+    from fmcheck.lint.scope.request import Fixing, Request, Updating
 
     if arguments.unsafe_fixes and not (arguments.fix or arguments.diff):
         raise UsageError("--unsafe-fixes", "expected `--fix` or `--diff` beside it")

@@ -49,7 +49,7 @@ def _states(paths: Sequence[Path]) -> dict[Path, tuple[int, int]]:
 def _each(paths: Sequence[Path]) -> Iterator[tuple[Path, tuple[int, int]]]:
     """Yields the Python files of the paths, and the TOML files beside and above them."""
     from fmcheck.errors import UsageError
-    from fmcheck.lint.run.files import python_files
+    from fmcheck.lint.scope.files import python_files
 
     try:
         files = list(python_files(paths))

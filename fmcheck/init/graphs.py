@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from fmcheck.init.proposal import Confidence, ProposedEntry
 from fmcheck.init.tensors import first_dimension
+from fmcheck.lint.graph_inputs.fills import Filling, WriteKind
 from fmcheck.lint.model.expressions import is_name, last_name, number, targets
-from fmcheck.lint.model.fills import Filling, WriteKind
 from fmcheck.lint.model.names import ANY
 from fmcheck.lint.source.lazy import cst
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from fmcheck.init.engine_tree import EngineModule, EngineTree, FunctionPlace
     from fmcheck.init.proposal import Value
-    from fmcheck.lint.model.fills import RegionWrite
+    from fmcheck.lint.graph_inputs.fills import RegionWrite
 
 _COPIES = (".copy_(", "foreach_copy", "_copy_(", "copy_batch")
 _GRAPHS = re.compile(r"[Gg]raph|replay|capture")

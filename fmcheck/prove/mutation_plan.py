@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from fmcheck.config import find_settings, load_settings
 from fmcheck.errors import UsageError, nearest
-from fmcheck.lint.run.files import Excludes, python_files
-from fmcheck.lint.run.patterns import Patterns
+from fmcheck.lint.scope.files import Excludes, python_files
+from fmcheck.lint.scope.patterns import Patterns
 from fmcheck.lint.source import decode, read
 from fmcheck.prove.all_operators import OPERATORS
 from fmcheck.prove.mutant import Mutant, applied, changed_lines, parses

@@ -20,7 +20,7 @@ import msgspec
 
 from fmcheck.errors import UsageError
 from fmcheck.lint.run.outcome import lint_paths
-from fmcheck.lint.run.request import Request
+from fmcheck.lint.scope.request import Request
 from fmcheck.prove import probe
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fmcheck.errors import UsageError
-from fmcheck.lint.run.files import EXCLUDED
+from fmcheck.lint.scope.files import EXCLUDED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from fmcheck.errors import UsageError
 from fmcheck.lint.engine import lint_text
 from fmcheck.lint.run.outcome import lint_paths
-from fmcheck.lint.run.request import Fixing, Request
+from fmcheck.lint.scope.request import Fixing, Request
 from fmcheck.lint.source import decode
 
 if TYPE_CHECKING:

@@ -19,10 +19,10 @@ from fmcheck.lint.model.expressions import (
     targets,
 )
 from fmcheck.lint.model.names import squeezed
-from fmcheck.lint.model.streams import is_non_blocking
 from fmcheck.lint.model.vocabulary import PARTS, VIEWS
 from fmcheck.lint.source.lazy import cst
 from fmcheck.lint.source.walking import walk
+from fmcheck.lint.streams.function_streams import is_non_blocking
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from libcst import CSTNode
 
     from fmcheck.lint.model.function import Function
-    from fmcheck.lint.model.streams import FunctionStreams
     from fmcheck.lint.source.module import Part
+    from fmcheck.lint.streams.function_streams import FunctionStreams
 
 #: Methods of a tensor or array that set its values.
 WRITES = frozenset(

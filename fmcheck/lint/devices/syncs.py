@@ -12,11 +12,11 @@ from msgspec import Struct
 
 from fmcheck.host_words import is_named_host
 from fmcheck.lint.model.expressions import dotted, keywords
-from fmcheck.lint.model.streams import goes_to_host, is_non_blocking
 from fmcheck.lint.model.vocabulary import NUMBERS, REDUCTIONS, TO_HOST, TRUTHS
 from fmcheck.lint.source.globs import fits
 from fmcheck.lint.source.lazy import cst
 from fmcheck.lint.source.walking import walk
+from fmcheck.lint.streams.function_streams import goes_to_host, is_non_blocking
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from libcst import CSTNode
 
     from fmcheck.lint.model.names import Region
-    from fmcheck.lint.model.streams import FunctionStreams
+    from fmcheck.lint.streams.function_streams import FunctionStreams
 
 
 class DeviceWrite(Struct, frozen=True):

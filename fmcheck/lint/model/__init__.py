@@ -1,1 +1,1 @@
-"""The model: what code means. It knows tensors, streams and graphs, and no rule."""
+"""The model: what code means. It knows names, paths and relay buffers, and no rule."""

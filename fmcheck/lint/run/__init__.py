@@ -1,1 +1,1 @@
-"""Running the linter: files, settings, cache, processes, baselines, suppressions, fixes."""
+"""Running the linter: cache, processes, baselines, suppressions, fixes."""

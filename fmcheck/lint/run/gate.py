@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from fmcheck.errors import UsageError
 from fmcheck.lint.own import UNCHECKED
-from fmcheck.lint.run.request import Updating
+from fmcheck.lint.scope.request import Updating
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
     from fmcheck.finding import Finding
     from fmcheck.lint.run.baseline import Baseline
-    from fmcheck.lint.run.changed import Changes
     from fmcheck.lint.run.plan import Job, LintPlan
-    from fmcheck.lint.run.request import Request
+    from fmcheck.lint.scope.changed import Changes
+    from fmcheck.lint.scope.request import Request
 
     #: Gives a file's lines.
     LinesOf = Callable[[str], Sequence[str]]
@@ -64,7 +64,7 @@ class Gate:
     def _changed(self) -> Changes | None:
         if not self._request.since:
             return None
-        from fmcheck.lint.run.changed import Changes
+        from fmcheck.lint.scope.changed import Changes
 
         changes = Changes()
         files = {job.path: job.text for job in self._plan.jobs}

@@ -14,9 +14,9 @@ from fmcheck.lint.own import UNCHECKED
 from fmcheck.lint.run import recording
 from fmcheck.lint.run.gate import Gate
 from fmcheck.lint.run.plan import Job, plan
-from fmcheck.lint.run.request import Fixing, Request
 from fmcheck.lint.run.tasks import lint_as, note, task_for
 from fmcheck.lint.run.work import Work
+from fmcheck.lint.scope.request import Fixing, Request
 from fmcheck.lint.source import decode, read, read_with_state, split_lines
 from fmcheck.lint.source.identity import identity_of, is_module
 from fmcheck.regex import regex

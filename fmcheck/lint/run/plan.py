@@ -9,9 +9,9 @@ from msgspec import Struct
 
 from fmcheck.config import find_settings, load_settings
 from fmcheck.errors import UsageError
-from fmcheck.lint.run.files import EXCLUDED, Excludes, python_files
-from fmcheck.lint.run.patterns import Patterns
-from fmcheck.lint.run.selection import Codes, named_codes, removed_rules, select_codes
+from fmcheck.lint.scope.files import EXCLUDED, Excludes, python_files
+from fmcheck.lint.scope.patterns import Patterns
+from fmcheck.lint.scope.selection import Codes, named_codes, removed_rules, select_codes
 from fmcheck.registry import contracts_for, rules
 
 if TYPE_CHECKING:
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from fmcheck.config import Located
     from fmcheck.lint.rule import Rule
-    from fmcheck.lint.run.request import Request
-    from fmcheck.lint.run.selection import Selector
+    from fmcheck.lint.scope.request import Request
+    from fmcheck.lint.scope.selection import Selector
 
 
 class Policy(Struct, frozen=True, eq=False):

@@ -37,7 +37,8 @@ KINDS = ("run", "files")
 #: The packages on whose sources the findings hang, and what is said of them.
 STAMPED = (
     *("", "cli", "contract", "contracts", "report", "rules"),
-    *("lint", "lint/devices", "lint/model", "lint/run", "lint/source"),
+    *("lint", "lint/devices", "lint/graph_inputs", "lint/model", "lint/run", "lint/scope"),
+    *("lint/source", "lint/streams"),
 )
 _KEY_SIZE = 32
 _SIGNATURE_SIZE = 16

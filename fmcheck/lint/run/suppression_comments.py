@@ -28,7 +28,7 @@ from fmcheck.lint.source import decode, split_lines
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from fmcheck.lint.run.selection import Codes
+    from fmcheck.lint.scope.selection import Codes
 
 COMMENT = re.compile(r"#\s*fmcheck:\s*(.*?)\s*(?=\s#|$)")
 FORM = re.compile(r"(?P<verb>[\w-]*)\s*(?P<brackets>\[(?P<codes>[^\]]*)\])?[\s:-]*(?P<reason>.*)")

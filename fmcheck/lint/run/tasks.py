@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from fmcheck.lint.rule import Rule
     from fmcheck.lint.run.plan import Job, LintPlan
     from fmcheck.lint.run.replay import Inputs
-    from fmcheck.lint.run.selection import Codes
+    from fmcheck.lint.scope.selection import Codes
     from fmcheck.lint.source.file import Consulted
 
 

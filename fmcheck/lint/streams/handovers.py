@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from fmcheck.lint.model.effects import orders_streams
 from fmcheck.lint.model.expressions import (
     bound_names,
     dotted,
@@ -22,17 +21,6 @@ from fmcheck.lint.model.expressions import (
 )
 from fmcheck.lint.model.function import functions
 from fmcheck.lint.model.sieve import Sieve, any_between
-from fmcheck.lint.model.stream_kinds import is_side, may_be_side
-from fmcheck.lint.model.streams import ANYTHING, CURRENT, HOST, is_non_blocking, streams_of
-from fmcheck.lint.model.tensor_use import (
-    MOVES,
-    is_blocking,
-    is_collective,
-    is_written,
-    launches,
-    scope_of,
-    values_used,
-)
 from fmcheck.lint.model.vocabulary import (
     CLASS,
     IN_PLACE,
@@ -43,6 +31,24 @@ from fmcheck.lint.model.vocabulary import (
 )
 from fmcheck.lint.source.lazy import cst
 from fmcheck.lint.source.walking import walk
+from fmcheck.lint.streams.effects import orders_streams
+from fmcheck.lint.streams.function_streams import (
+    ANYTHING,
+    CURRENT,
+    HOST,
+    is_non_blocking,
+    streams_of,
+)
+from fmcheck.lint.streams.stream_kinds import is_side, may_be_side
+from fmcheck.lint.streams.tensor_use import (
+    MOVES,
+    is_blocking,
+    is_collective,
+    is_written,
+    launches,
+    scope_of,
+    values_used,
+)
 from fmcheck.regex import regex
 
 if TYPE_CHECKING:
@@ -51,7 +57,7 @@ if TYPE_CHECKING:
     from libcst import CSTNode
 
     from fmcheck.lint.model.function import Function
-    from fmcheck.lint.model.streams import Context, FunctionStreams, Wait
+    from fmcheck.lint.streams.function_streams import Context, FunctionStreams, Wait
 
 
 #: Calls that are handed a stream or an event and order nothing by themselves.

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from fmcheck.atomic import leaves_tree
 from fmcheck.errors import UsageError, nearest
-from fmcheck.lint.run.patterns import Patterns
+from fmcheck.lint.scope.patterns import Patterns
 from fmcheck.reading import MOST_SETTINGS, read_regular
 
 if TYPE_CHECKING:

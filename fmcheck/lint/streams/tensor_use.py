@@ -9,15 +9,15 @@ import builtins
 from typing import TYPE_CHECKING
 
 from fmcheck.lint.model.expressions import dotted, is_name, last_name, non_blocking
-from fmcheck.lint.model.streams import is_non_blocking, takes_stream
 from fmcheck.lint.model.vocabulary import CLASS, IN_PLACE, LAUNCHES, ON_HOST, READS, VIEWS
 from fmcheck.lint.source.lazy import cst
+from fmcheck.lint.streams.function_streams import is_non_blocking, takes_stream
 from fmcheck.regex import regex
 
 if TYPE_CHECKING:
     from libcst import CSTNode
 
-    from fmcheck.lint.model.streams import FunctionStreams
+    from fmcheck.lint.streams.function_streams import FunctionStreams
 
 #: Methods that copy a tensor to where they name.
 MOVES = frozenset({"cuda", "npu", "to", "xpu"})

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fmcheck.lint.model.streams import ANYTHING, HOST, goes_to_host, streams_of
 from fmcheck.lint.source.lazy import cst
+from fmcheck.lint.streams.function_streams import ANYTHING, HOST, goes_to_host, streams_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,14 +7,20 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from fmcheck.lint.model.expressions import dotted, last_name, receiver, targets
-from fmcheck.lint.model.handovers import changes_stream, helper_waits, may_be_for, waits_for
 from fmcheck.lint.model.sieve import any_between
-from fmcheck.lint.model.stream_kinds import attribute_values, is_side, may_be_side
-from fmcheck.lint.model.streams import ANYTHING, CURRENT, HOST, is_non_blocking, streams_of
-from fmcheck.lint.model.tensor_use import launches
 from fmcheck.lint.model.vocabulary import READS, looks_like_context
 from fmcheck.lint.source.lazy import cst
 from fmcheck.lint.source.walking import walk
+from fmcheck.lint.streams.function_streams import (
+    ANYTHING,
+    CURRENT,
+    HOST,
+    is_non_blocking,
+    streams_of,
+)
+from fmcheck.lint.streams.handovers import changes_stream, helper_waits, may_be_for, waits_for
+from fmcheck.lint.streams.stream_kinds import attribute_values, is_side, may_be_side
+from fmcheck.lint.streams.tensor_use import launches
 from fmcheck.regex import regex
 
 if TYPE_CHECKING:
@@ -24,7 +30,7 @@ if TYPE_CHECKING:
 
     from fmcheck.lint.model.function import Function
     from fmcheck.lint.model.sieve import Sieve
-    from fmcheck.lint.model.streams import Context, FunctionStreams, Wait
+    from fmcheck.lint.streams.function_streams import Context, FunctionStreams, Wait
 
 #: Names of what copies from or to the host, a helper's too.
 _MOVES = regex(r"^(copy_|cuda|to|to_\w+|\w*to_device\w*|move\w*)$")

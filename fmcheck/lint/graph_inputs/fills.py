@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from msgspec import Struct
 
+from fmcheck.lint.graph_inputs.sizes import Sizes
 from fmcheck.lint.model.expressions import (
     dotted,
     is_name,
@@ -19,7 +20,6 @@ from fmcheck.lint.model.expressions import (
 )
 from fmcheck.lint.model.function import functions
 from fmcheck.lint.model.names import ANY, Region, Regions
-from fmcheck.lint.model.sizes import Sizes
 from fmcheck.lint.model.vocabulary import IN_PLACE, LOOKS, RESET_WORDS
 from fmcheck.lint.source.lazy import cst
 from fmcheck.regex import regex
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
     from libcst import CSTNode
 
+    from fmcheck.lint.graph_inputs.sizes import Pair
     from fmcheck.lint.model.function import Function
-    from fmcheck.lint.model.sizes import Pair
 
 #: Methods of a tensor that set all of it to one value; `fill` is numpy's.
 RESETS = frozenset({"zero_", "fill_", "fill"})

@@ -10,9 +10,9 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from fmcheck.lint.model.expressions import dotted, is_name, last_name, literal_elements, targets
-from fmcheck.lint.model.streams import streams_of
 from fmcheck.lint.source.lazy import cst
 from fmcheck.lint.source.walking import walk
+from fmcheck.lint.streams.function_streams import streams_of
 from fmcheck.regex import regex
 
 if TYPE_CHECKING:
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from libcst import CSTNode
 
     from fmcheck.lint.model.function import Function
-    from fmcheck.lint.model.streams import Context, FunctionStreams
     from fmcheck.lint.source.module import Family
+    from fmcheck.lint.streams.function_streams import Context, FunctionStreams
 
 
 class StreamKind(Enum):

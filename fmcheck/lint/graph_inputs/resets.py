@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from fmcheck.lint.graph_inputs.fills import When, WriteKind, fillings
 from fmcheck.lint.model.expressions import dotted, last_name, targets
-from fmcheck.lint.model.fills import When, WriteKind, fillings
 from fmcheck.lint.model.function import functions, lineage
 from fmcheck.lint.model.names import ANY, Regions
 from fmcheck.lint.model.vocabulary import BEFORE_REPLAY, CLASS, OVERWRITES
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from fmcheck.finding import Span
-    from fmcheck.lint.model.fills import Filling, RegionWrite
+    from fmcheck.lint.graph_inputs.fills import Filling, RegionWrite
     from fmcheck.lint.model.function import Function
     from fmcheck.lint.model.names import Region
     from fmcheck.lint.source.file import File

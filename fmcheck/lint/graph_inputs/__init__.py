@@ -1,0 +1,1 @@
+"""Graph inputs: how a captured graph's static buffers are filled, reset and rebound."""
