@@ -18,7 +18,7 @@ import torch
 
 from fmcheck.contract import COMPARISONS
 from fmcheck.runtime.steps import capturing
-from fmcheck.runtime.steps.writes import region_of, unheard
+from fmcheck.runtime.steps.writes import region_of, unrecorded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, MutableMapping
@@ -297,7 +297,7 @@ class TailRecord:
 
     def read(self) -> Found | None:
         """Waits for the device; returns what was found, and starts again."""
-        with unheard():
+        with unrecorded():
             return self._read()
 
     def _read(self) -> Found | None:
@@ -326,7 +326,7 @@ class DeviceTail(Tail):
     ) -> None:
         super().__init__(tensor, *place)
         self._record = record
-        with unheard():
+        with unrecorded():
             self._before = bits_of(tensor).clone()
             self._untouched = torch.zeros_like(self._before, dtype=torch.bool)
             self._doubtful = self._untouched
@@ -334,7 +334,7 @@ class DeviceTail(Tail):
 
     def seal(self, trace: Trace) -> None:
         """Takes over which elements were written, now that the fill is over."""
-        with unheard():
+        with unrecorded():
             written, perhaps = trace.marks()
             changed = bits_of(self._tensor) != self._before
             unseen = (changed & ~written & ~perhaps).any()
@@ -350,7 +350,7 @@ class DeviceTail(Tail):
 
     def judge(self, count: int) -> Found | None:
         """Enters what is wrong with the first `count` entries."""
-        with unheard():
+        with unrecorded():
             bits = bits_of(self._tensor)
             region, untouched, doubtful = self._first(bits, count)
             bad = self._add_wrong(torch.zeros_like(region, dtype=torch.bool), region) | untouched
@@ -362,7 +362,7 @@ class DeviceTail(Tail):
 
     def judge_head(self, source: torch.Tensor) -> Found | None:
         """Enters where the head is not what it was copied from."""
-        with unheard():
+        with unrecorded():
             bits = self._along(bits_of(self._tensor))
             head, values = bits[: self.start], source.detach()
             if values.dtype.is_floating_point or values.dtype is torch.bool:
@@ -377,7 +377,7 @@ class DeviceTail(Tail):
         """Enters where the entries of real rows are not what each must be."""
         assert self.expectation.head is not None
         sign, limit = self.expectation.head
-        with unheard():
+        with unrecorded():
             values = self._along(self._tensor.detach())[:end]
             bad = ~COMPARISONS[sign](values, limit)
             self._enter_head("values", bad, end)
@@ -385,7 +385,7 @@ class DeviceTail(Tail):
 
     def judge_rewritten(self, end: int) -> Found | None:
         """Enters where the fill did not write the entries of real rows."""
-        with unheard():
+        with unrecorded():
             left = self._untouched & (bits_of(self._tensor) == self._before)
             self._enter_head("rewritten", self._along(left)[:end], end)
         return None

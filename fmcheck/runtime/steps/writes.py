@@ -197,7 +197,7 @@ class Trace:
 
     def marks(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Returns which elements were written, and which perhaps, in the tensor's own shape."""
-        with unheard():
+        with unrecorded():
             device = self.tensor.device
             size = (self._extent.end - self._extent.start) // self._extent.item
             both = [torch.zeros(size, dtype=torch.bool, device=device) for _ in range(2)]
@@ -244,7 +244,7 @@ class Trace:
             return False
         shape = (*region.shape, region.item // item)
         strides = (*(stride // item for stride in region.strides), 1)
-        with unheard():
+        with unrecorded():
             one = flat if isinstance(flat, torch.Tensor) else torch.from_numpy(flat)
             view = one.as_strided(shape, strides, offset // item)
             if region.hit is None:
@@ -255,7 +255,7 @@ class Trace:
 
 
 @contextmanager
-def unheard() -> Iterator[None]:
+def unrecorded() -> Iterator[None]:
     """Keeps what a block does with tensors of our own from autograd and from all modes."""
     with torch.inference_mode(), torch._C._DisableTorchDispatch():
         yield
@@ -430,7 +430,7 @@ def _noted(plan: _Plan, args: Any, kwargs: Any) -> list[_Noted]:
 
 def _hit(tensor: torch.Tensor, marks: Callable[..., None], args: Any, kwargs: Any) -> torch.Tensor:
     """Returns which elements of its first argument an operator is about to write."""
-    with unheard():
+    with unrecorded():
         hit = torch.zeros(tensor.shape, dtype=torch.bool, device=tensor.device)
         marks(hit, *args[1:], **kwargs)
     return hit
