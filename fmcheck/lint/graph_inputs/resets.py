@@ -35,11 +35,13 @@ RESETTING = (
     *("reset(", "reset_", "clear(", "scrub"),
     *(":] =", ":*] = 0", ":*] = 1", ":*] = -", ":*] = False", ":*] = True", ":*] = self."),
 )
+#: What stands in every function that writes to a tensor in place.
+WRITING = ((*RESETTING, "copy_(", "_copy(", "] =", "out="),)
 #: What stands in every function that copies to the front of a buffer: an AND of ORs.
 FRONT = (
     ("[:?", "[: ?", "[0:?", "[0: ?", "[ :", ", :?", ", : ?", "narrow("),
     (
-        *("copy_", "_copy(", "out=*[:"),
+        *("copy_(", "_copy(", "out=*[:"),
         *("[:?*] = ", "[: ?*] = ", "[0:?*] = ", "[0: ?*] = ", ", :?*] = ", ", : ?*] = "),
     ),
 )
@@ -56,6 +58,10 @@ def writes_in_place(file: File) -> bool:
         file.holds((word,)) and pattern.search(file.text) is not None
         for word, pattern in _IN_PLACE.items()
     )
+
+
+def _is_before_replay(name: str) -> bool:
+    return fits(name, BEFORE_REPLAY)
 
 
 class Sibling(Struct, frozen=True):
@@ -120,10 +126,13 @@ class Group:
         Those of the class, and of what it is derived from.
         """
         for family in lineage(self._family) if self._alone is None else ():
-            for part in family.naming(leaf, "getattr", "values", "items"):
-                for one in fillings(functions(part)) if part.is_nested else ():
-                    if one is not filling and not fits(one.name, BEFORE_REPLAY):
-                        yield one
+            for stretch in family.slices_naming(leaf, "getattr", "values", "items"):
+                # Asked of the text: to parse `__init__` costs more than all else.
+                if stretch.holds(WRITING) and not all(map(_is_before_replay, stretch.defined)):
+                    for part in stretch.parts:
+                        for one in fillings(functions(part)) if part.is_nested else ():
+                            if one is not filling and not _is_before_replay(one.name):
+                                yield one
 
     def is_reset_elsewhere(self, leaf: str, calls: Collection[str]) -> bool:
         """Tells whether the module resets `leaf` outside this group, on behalf of others.
@@ -160,7 +169,7 @@ def _resetting(leaf: str, module: Module) -> Resetting:
             members = list(group.members(near))
             fills_it = any(one.mentions(leaf, one.copies) for one in members)
             for one in members:
-                if fits(one.name, BEFORE_REPLAY) or one.mentions(leaf, one.copies):
+                if _is_before_replay(one.name) or one.mentions(leaf, one.copies):
                     continue
                 if one.mentions(leaf, one.constants):
                     keys = found.owned.setdefault(one.name, set()) if fills_it else found.free

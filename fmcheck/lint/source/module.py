@@ -359,10 +359,7 @@ class Family:
     ) -> Iterator[Stretch]:
         """Yields the same, of words that were looked for in the whole file before."""
         for stretch in self.stretches:
-            place = stretch.place
-            if stand(words, self.module.text, place.start, place.end) and (
-                judges is None or any(map(judges.match, stretch.defined))
-            ):
+            if stretch.holds(words) and (judges is None or any(map(judges.match, stretch.defined))):
                 yield stretch
 
     @property
@@ -383,9 +380,12 @@ class Family:
 
     def naming(self, *names: str) -> Iterator[Part]:
         """Yields the parts of the slices that hold one of these identifiers."""
-        found = dict.fromkeys(one for name in names for one in self.by_word.get(name, ()))
-        for stretch in found:
+        for stretch in self.slices_naming(*names):
             yield from stretch.parts
+
+    def slices_naming(self, *names: str) -> Iterable[Stretch]:
+        """Returns the slices that hold one of these identifiers."""
+        return dict.fromkeys(one for name in names for one in self.by_word.get(name, ()))
 
     def binding(self, name: str) -> Iterator[Part]:
         """Yields the parts of the slices that may define `name`, or give it a value."""
@@ -427,6 +427,10 @@ class Stretch:
     def text(self) -> str:
         """The text of the slice."""
         return self.module.text[self.place.start : self.place.end]
+
+    def holds(self, words: Words) -> bool:
+        """Tells whether the words stand in the slice."""
+        return stand(words, self.module.text, self.place.start, self.place.end)
 
     @cached_property
     def defined(self) -> Sequence[str]:
