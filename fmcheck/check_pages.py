@@ -337,7 +337,8 @@ PAGES = {
         means="A graph input, or a weight that the contract names in `captured`, has moved since "
         "the graph was captured: the graph still reads the old memory, which is no longer filled. "
         "Where no capture was seen, an input was bound to other memory while it was filled.",
-        how="The address of each input is recorded at capture and compared before each replay. "
+        how="The address of each input is recorded at capture and compared before each replay. One "
+        "call may capture a graph for each size: what a fill within it leaves counts for its size. "
         "Without a capture it is compared with that before the fill; an input that each fill "
         "creates again is read by no graph, and may move.",
         unseen="Inputs and weights that the contract does not declare.",

@@ -414,6 +414,42 @@ def test_the_size_may_be_what_the_capture_is_called_with(monkeypatch: pytest.Mon
         watch.stop()
 
 
+class Looped(Runner):
+    """Fills for each size within one capture, and before each replay: a head of one buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.buffer = torch.zeros(4, dtype=torch.int64)
+
+    def fill(self, size: int, of: torch.Tensor | None = None) -> None:
+        self.rows = (self.buffer if of is None else of)[:size]
+        self.most = size
+        self.run(1, nothing)
+
+    def capture(self) -> None:
+        for size in (4, 2):
+            self.fill(size)
+
+
+def test_one_capture_of_several_sizes_has_a_graph_for_each_that_it_filled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Runner, "capture", Looped.capture)
+    monkeypatch.delattr(Looped, "capture")
+    monkeypatch.setattr(Runner, "fill", Looped.fill, raising=False)
+    watch = watching(monkeypatch, CAPTURED)
+    try:
+        runner = Looped()
+        runner.capture()
+        for size in (4, 2, 4):
+            runner.fill(size)
+        assert codes(watch) == []
+        runner.fill(4, torch.zeros(4, dtype=torch.int64))
+        assert codes(watch) == ["FR601"]
+    finally:
+        watch.stop()
+
+
 def test_of_several_graphs_the_one_that_is_most_like_is_held_against(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -37,10 +37,11 @@ _CODE = "FR201"
 
 
 class _Open(threading.local):
-    """The fills that this thread is in, innermost last."""
+    """The fills and the captures that this thread is in, innermost last."""
 
     def __init__(self) -> None:
         self.stack: list[OpenFill] = []
+        self.capturing: list[_Capturing] = []
 
 
 _open = _Open()
@@ -66,6 +67,24 @@ class _Filling(kinds.AroundCall):
     def over(self) -> None:
         with _own_code(self._fill_patch.tally):
             self._opened.leave()
+
+
+class _Capturing(kinds.AroundCall):
+    """One call of what captures graphs over the inputs of `filler`."""
+
+    def __init__(self, fill_patch: FillPatch, call: inspect.BoundArguments, site: Site) -> None:
+        self.fill_patch, self.call, self.site = fill_patch, call, site
+        self.filler = next(iter(call.arguments.values()))
+
+    def enter(self) -> None:
+        _open.capturing.append(self)
+
+    def leave(self) -> None:
+        _open.capturing.remove(self)
+
+    def returned(self, _: Any) -> None:
+        with contained(self.fill_patch.tally, "FR601"):
+            self.fill_patch._captured(self)
 
 
 @dataclass(eq=False)
@@ -243,6 +262,11 @@ class FillPatch:
         opened.returns(result)
         if opened.goes_on:
             return  # it has filled nothing, as an eager step does
+        capturing = self.capture_of(opened.filler)
+        if capturing is not None:
+            # One call may capture a graph for each size: what it fills is what each of them reads.
+            places, sizes = opened.places(), tuple(sorted(opened.padded_sizes()))
+            self.captures.capture(opened.filler, places, capturing.site, sizes)
         if not self.fill.settled_by:
             if self.fill.captured_by and not self.captures.knows(opened.filler):
                 self.tally.untrack("fills", "no graph was captured that would read them")
@@ -281,26 +305,35 @@ class FillPatch:
         site = _definition(method)
         signature = inspect.signature(method)
 
-        def end(args: Any, kwargs: Any, _: Any) -> None:
-            if self.tally.active and args:
-                with contained(self.tally, "FR601"):
-                    self._captured(args[0], signature.bind(*args, **kwargs), site)
+        def begin(args: Any, kwargs: Any) -> _Capturing | None:
+            try:
+                call = signature.bind(*args, **kwargs)
+            except TypeError:
+                return None  # the call itself says what is wrong
+            return _Capturing(self, call, site) if self.tally.active and args else None
 
-        return kinds.after_body(method, end)
+        return kinds.around(method, begin)
 
-    def _captured(self, filler: Any, call: inspect.BoundArguments, site: Site) -> None:
-        """A graph of `filler` was captured by this call."""
+    def capture_of(self, filler: Any) -> _Capturing | None:
+        """Returns the call that captures graphs over the inputs of `filler` now, if any."""
+        calls = (one for one in reversed(_open.capturing) if one.fill_patch is self)
+        return next((one for one in calls if one.filler is filler), None)
+
+    def _captured(self, capturing: _Capturing) -> None:
+        """A graph was captured by this call, over the inputs as they are now."""
         from fmcheck.runtime.graphs.open_fill import OpenFill
 
+        filler, call = capturing.filler, capturing.call
         call.apply_defaults()
-        opened = OpenFill(self, {**call.arguments, "self": filler}, site)
+        opened = OpenFill(self, {**call.arguments, "self": filler}, capturing.site)
         try:
             places = opened.places()
         except LookupError as err:
             self.misses(err)
             return
         given = [one for one in call.arguments.values() if type(one) is int]
-        self.captures.capture(filler, places, site, (*given, *sorted(opened.padded_sizes())))
+        sizes = (*given, *sorted(opened.padded_sizes()))
+        self.captures.capture(filler, places, capturing.site, sizes)
 
     def read_records(self) -> None:
         """Reports what was found on devices since it was last asked."""

@@ -139,6 +139,9 @@ class Declared(Protocol):
     def misses(self, err: LookupError) -> None:
         """A path led nowhere in this call, which is not judged."""
 
+    def capture_of(self, filler: Any) -> object | None:
+        """Returns the call that captures graphs over the inputs of `filler` now, if any."""
+
     def holds_none(self, path: str, value: Any) -> None:
         """A path of `captured` led to what has no tensor."""
 
@@ -206,7 +209,9 @@ class OpenFill:
         self.is_settled = True
         followed, self._followed = self._followed, []
         try:
-            bound = self.fill_patch.captures.judge(self, self._places)
+            is_of_capture = self.fill_patch.capture_of(self.filler) is not None
+            captures = self.fill_patch.captures
+            bound = set() if is_of_capture else captures.judge(self, self._places)
             made = self._made_in_fill(bound) if bound else []
             self._judge_all([*(one for one in followed if one.trace.is_in_place), *made])
         except LookupError as err:
