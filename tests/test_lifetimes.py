@@ -53,9 +53,10 @@ def lend(tensor: torch.Tensor, stream: Any) -> None:
     """On an accelerator this would call `record_stream`."""
 
 
-@pytest.fixture
-def watch() -> Iterator[Watch]:
-    watch = Watch([parse_contract(CONTRACT, "toy.toml")], streams="tracked")
+@pytest.fixture(params=[False, True], ids=["", "with FR701"])
+def watch(request: pytest.FixtureRequest) -> Iterator[Watch]:
+    contracts = [parse_contract(CONTRACT, "toy.toml")]
+    watch = Watch(contracts, streams="tracked", uninitialized=request.param)
     watch.start()
     yield watch
     watch.stop()

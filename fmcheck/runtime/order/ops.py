@@ -16,7 +16,6 @@ import functools
 import sys
 import threading
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -27,7 +26,13 @@ from fmcheck.runtime.core.patches import patch
 from fmcheck.runtime.core.site import is_here
 from fmcheck.runtime.order import virtual
 from fmcheck.runtime.steps import placements, step_syncs
-from fmcheck.runtime.steps.factories import FactoryMode, hear_backward, listen, passes_on
+from fmcheck.runtime.steps.factories import (
+    FactoryMode,
+    hear_backward,
+    is_own,
+    listen,
+    passes_on,
+)
 from fmcheck.runtime.steps.operators import COPIES, Operator, tensors_at
 from fmcheck.runtime.steps.placements import tensors_in
 from fmcheck.runtime.steps.torch_modes import (
@@ -53,7 +58,6 @@ if TYPE_CHECKING:
     #: What makes a call of an operator.
     Make = Callable[[Operator, Any, Any], Any]
 
-_OWN = str(Path(__file__).parent.parent)
 #: Methods by which the host reads values; torch runs no operator for most of them on a CPU.
 HOST_READS = (
     *("item", "tolist", "numpy", "cpu", "__bool__", "__int__", "__float__", "__index__"),
@@ -411,7 +415,7 @@ class Ops:
                 return method(tensor, *args, **kwargs)
             if not has_memory(tensor) or is_traced():
                 return method(tensor, *args, **kwargs)
-            if sys._getframe(1).f_code.co_filename.startswith(_OWN):
+            if is_own(sys._getframe(1).f_code):
                 return method(tensor, *args, **kwargs)
             here.reading = True
             try:

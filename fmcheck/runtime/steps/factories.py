@@ -118,7 +118,7 @@ class FactoryMode(TorchFunctionMode):
         if torch.compiler.is_compiling() or not self._listeners:
             return func(*args, **kwargs)
         # What fmcheck makes beside the engine's memory says nothing of the engine's.
-        if _is_own(sys._getframe(1).f_code):
+        if is_own(sys._getframe(1).f_code):
             return func(*args, **kwargs)
         outer, call, caller = _here.asked, None, None
         with contained(self.tally, _CHECK):
@@ -179,7 +179,8 @@ def passes_on(method: Any) -> None:
     _passing.add(method.__code__)
 
 
-def _is_own(code: CodeType) -> bool:
+def is_own(code: CodeType) -> bool:
+    """Tells whether code calls for itself, and passes on no call of the engine's."""
     return code.co_filename.startswith(_OWN) and code not in _passing
 
 
