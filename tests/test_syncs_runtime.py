@@ -25,6 +25,7 @@ from fmcheck.runtime.steps import placements
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from types import CodeType
 
     from fmcheck.finding import Violation
 
@@ -354,19 +355,46 @@ def test_a_step_in_which_the_streams_are_let_go_goes_on(followed: Watch) -> None
     assert (dispatch_modes_on(), function_modes_on()) == (0, 0)
 
 
-def test_dynamo_leaves_the_code_that_sees_operators_alone(watch: Watch) -> None:
-    def broken(x: torch.Tensor) -> torch.Tensor:
-        return x + x.sum().item()  # made between two graphs, with Dynamo listening
+def stream_between(x: torch.Tensor) -> torch.Tensor:
+    one, two = torch.cpu.Stream(), torch.cpu.Stream()
+    one.wait_stream(two)
+    return x * 2
 
-    def frames() -> int:
-        torch._dynamo.reset()
-        torch._dynamo.utils.counters.clear()
-        Loop().step(lambda loop: torch.compile(broken, backend="eager")(loop.seq_lens))
-        return int(torch._dynamo.utils.counters["frames"]["total"])
 
-    watched = frames()
-    watch.stop()
-    assert watched == frames()
+def read_between(x: torch.Tensor) -> torch.Tensor:
+    return x + x.sum().item()
+
+
+def freed_between(x: torch.Tensor) -> torch.Tensor:
+    y = x * 3
+    torch._dynamo.graph_break()
+    y = y * 2
+    torch._dynamo.graph_break()
+    return y + x
+
+
+@pytest.mark.parametrize("broken", [stream_between, read_between, freed_between])
+@pytest.mark.parametrize("following", ["watch", "followed"])
+def test_dynamo_leaves_the_code_that_sees_operators_alone(
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+    following: str,
+    broken: Callable[[torch.Tensor], torch.Tensor],
+) -> None:
+    """Between two graphs Dynamo listens, and would trace what fmcheck does there."""
+    traced: set[str] = set()
+    convert_frame = torch._dynamo.convert_frame
+    trace = convert_frame._compile
+
+    def noted(code: CodeType, *args: Any, **kwargs: Any) -> Any:
+        traced.add(code.co_filename)
+        return trace(code, *args, **kwargs)
+
+    monkeypatch.setattr(convert_frame, "_compile", noted)
+    request.getfixturevalue(following)
+    torch._dynamo.reset()
+    Loop().step(lambda loop: torch.compile(broken, backend="eager")(loop.seq_lens))
+    assert traced == {__file__}
 
 
 # --- launches ---

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from fmcheck.runtime.core.clocks import Epoch
 from fmcheck.runtime.order.extents import Picked, Some, Strided, meet, meets_range
+from fmcheck.runtime.steps.torch_modes import left_alone
 from fmcheck.runtime.steps.writes import address_of
 
 if TYPE_CHECKING:
@@ -219,6 +220,7 @@ class Blocks:
             with contextlib.suppress(IndexError):  # another thread was there first
                 self._gone(self._ended.pop())
 
+    @left_alone
     def _gone(self, ref: Any) -> None:
         block = self._known.get(ref.key)
         if block is not None and block.storage is ref:

@@ -29,6 +29,7 @@ from fmcheck.runtime.order.virtual import current_lane
 from fmcheck.runtime.steps import factories, placements
 from fmcheck.runtime.steps.operators import COPIES
 from fmcheck.runtime.steps.placements import Placement, Placements
+from fmcheck.runtime.steps.torch_modes import left_alone
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -394,6 +395,7 @@ class Lifetimes:
             return
         key, copy, verb, moment = next(self._numbers), early[0], call.name, self._reports.here()
 
+        @left_alone
         def gone(_: object) -> None:
             self._views.pop(key, None)
             if self.tally.active and not self._is_done(copy):

@@ -24,6 +24,7 @@ from fmcheck.runtime.core.containment import broke, contained
 from fmcheck.runtime.core.naming import holder_of
 from fmcheck.runtime.core.patches import patch, rebind
 from fmcheck.runtime.core.site import is_here
+from fmcheck.runtime.steps.torch_modes import left_alone
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -246,13 +247,14 @@ def _making(class_: type, ours: type, init: Callable[..., None]) -> Callable[...
         else:
             init(self, *args, **kwargs)
 
-    return __init__
+    return left_alone(__init__)
 
 
 def _begin(stream: Any) -> None:
     _notify(lambda _: _open(stream), is_use=False)
 
 
+@left_alone
 def _notify(notify: Callable[[Fences], object], is_use: bool = True) -> None:
     """Tells the session's fences of something, if there is a session.
 
@@ -270,6 +272,7 @@ def _notify(notify: Callable[[Fences], object], is_use: bool = True) -> None:
         broke(fences.tally, CHECK, err)
 
 
+@left_alone
 def _block(is_done: Callable[[Fences], bool]) -> None:
     """Lets other threads run where one blocks on a device, but for the main one, which drives.
 
@@ -343,6 +346,7 @@ def _record_of(event: Any) -> FenceRecord | None:
     return None if record is None or record.lane.fences is not _fences else record
 
 
+@left_alone
 def _enter(context: Any) -> None:
     """Enters a stream, on this thread alone: torch's own note of it is one for all threads."""
     if context.stream is not None:
@@ -350,6 +354,7 @@ def _enter(context: Any) -> None:
         _current.entered.append(context.stream)
 
 
+@left_alone
 def _leave(context: Any, *_: Any) -> None:
     if context.stream is not None and _current.entered:
         _current.entered.pop()

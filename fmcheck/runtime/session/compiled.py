@@ -18,7 +18,6 @@ from fmcheck.runtime.core.patches import patch_compile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from types import CodeType
 
     from fmcheck.runtime.core.patches import Undo
 
@@ -36,7 +35,7 @@ def teach_dynamo(dynamo: ModuleType) -> Undo:
         factories.FactoryMode.__torch_function__,
         vars(relay_tensor.RelayTensor)["__torch_function__"].__func__,
     ):
-        _leave_alone(entry.__code__)
+        torch_modes.left_alone(entry)
     _skip_ours(dynamo.trace_rules)
     kind = relay_tensor.RelayTensor
     untraced = getattr(dynamo.config, "nontraceable_tensor_subclasses", None)
@@ -79,17 +78,6 @@ def _skip_ours(rules: ModuleType) -> None:
         # A room stands for its modules: with each entry Dynamo compiles one long pattern again.
         for name in [room.name] if watched == modules else watched:
             rules.add(name)
-
-
-def _leave_alone(code: CodeType) -> None:
-    """Keeps Dynamo from compiling some code, and all that it calls.
-
-    `torch._dynamo.disable` would do, by a call in Python around each call.
-    """
-    from torch._C._dynamo import eval_frame
-
-    skip = eval_frame._FrameAction.SKIP
-    eval_frame.set_code_exec_strategy(code, eval_frame._FrameExecStrategy(skip, skip))
 
 
 def watch_compile(torch: ModuleType) -> Undo:

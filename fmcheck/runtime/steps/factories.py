@@ -26,7 +26,7 @@ from fmcheck.runtime.core.containment import contained
 from fmcheck.runtime.core.patches import beneath, rebind
 from fmcheck.runtime.steps import moves
 from fmcheck.runtime.steps.placements import FactoryCall, note_made, note_moved
-from fmcheck.runtime.steps.torch_modes import lifted
+from fmcheck.runtime.steps.torch_modes import left_alone, lifted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -175,8 +175,12 @@ def hear_backward() -> Undo:
 
 
 def passes_on(method: Any) -> None:
-    """Has calls within a method of ours noted as calls of whoever called the method."""
+    """Has calls within a method of ours noted as calls of whoever called the method.
+
+    Between two graphs of a compiled function Dynamo would compile it, and what it calls.
+    """
     _passing.add(method.__code__)
+    left_alone(method)
 
 
 def is_own(code: CodeType) -> bool:

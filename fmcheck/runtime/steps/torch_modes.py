@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import operator
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch._C import _dispatch_keys as keys_of
@@ -13,6 +13,7 @@ from torch._C import _is_torch_function_all_disabled as functions_are_off
 from torch._C import _len_torch_dispatch_stack as modes_on
 from torch._C import _len_torch_function_stack as function_modes_on
 from torch._C import _pop_torch_function_stack, _push_on_torch_function_stack
+from torch._C._dynamo import eval_frame
 from torch.utils._python_dispatch import (
     TorchDispatchMode,
     _disable_current_modes,
@@ -24,10 +25,11 @@ from fmcheck.runtime.steps import operators
 from fmcheck.runtime.steps.placements import tensors_in
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from fmcheck.runtime.steps.operators import Operator
 
+F = TypeVar("F", bound="Callable[..., Any]")
 _PACKAGE = __name__.partition(".")[0] + "."
 
 
@@ -131,6 +133,17 @@ def has_memory(tensor: torch.Tensor) -> bool:
     has a key that says so.
     """
     return not keys_of(tensor).raw_repr() & _OTHER_KEYS
+
+
+def left_alone(function: F) -> F:
+    """Keeps Dynamo from compiling a function, and all that it calls, between two graphs.
+
+    `torch._dynamo.disable` would do, by a call in Python around each call.
+    """
+    skip = eval_frame._FrameAction.SKIP
+    strategy = eval_frame._FrameExecStrategy(skip, skip)
+    eval_frame.set_code_exec_strategy(function.__code__, strategy)
+    return function
 
 
 def unheard() -> Any:
