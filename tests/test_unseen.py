@@ -29,6 +29,8 @@ UNSEEN = [
     "sglang_32288",
     "sglang_32896",
     "sglang_33016",
+    "sglang_34076",  # no memory of it is given to a device
+    "sglang_40621",  # each copy is waited for before it is read, as the program runs
     "tensorrt_3309",  # reported, at other lines than those that its writer marked
     "tokenspeed_376",
     "tokenspeed_969",
@@ -40,7 +42,11 @@ UNSEEN = [
     "vllm_42444",
     "vllm_42481",
     "vllm_43464",
+    "vllm_51994",  # reported by the fill, as above
+    "vllm_52115",
+    "vllm_ascend_14236",
     "vllm_ascend_8749",
+    "vllm_gaudi_1636",  # reported, where the values are read
 ]
 #: Reported where a thread of the host is slower than another one, which is as it comes.
 BY_CHANCE = ["ascend_13120", "torchtitan_1783"]
