@@ -450,6 +450,22 @@ def test_one_capture_of_several_sizes_has_a_graph_for_each_that_it_filled(
         watch.stop()
 
 
+def test_a_capture_may_take_whatever_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+    def capture(*_: Any) -> None:
+        pass
+
+    monkeypatch.setattr(Runner, "capture", capture)
+    watch = watching(monkeypatch, CAPTURED)
+    try:
+        runner: Any = Runner()
+        runner.capture(1)
+        rebind(runner)
+        runner.run(1, nothing)
+        assert codes(watch) == ["FR601"]
+    finally:
+        watch.stop()
+
+
 def test_of_several_graphs_the_one_that_is_most_like_is_held_against(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -24,7 +24,7 @@ from fmcheck.runtime.graphs.captures import Captures
 from fmcheck.runtime.graphs.expectations import Expectations
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from types import ModuleType
 
     from fmcheck.runtime.core.declared import Watched
@@ -72,9 +72,10 @@ class _Filling(kinds.AroundCall):
 class _Capturing(kinds.AroundCall):
     """One call of what captures graphs over the inputs of `filler`."""
 
-    def __init__(self, fill_patch: FillPatch, call: inspect.BoundArguments, site: Site) -> None:
-        self.fill_patch, self.call, self.site = fill_patch, call, site
-        self.filler = next(iter(call.arguments.values()))
+    def __init__(
+        self, fill_patch: FillPatch, filler: Any, call: inspect.BoundArguments, site: Site
+    ) -> None:
+        self.fill_patch, self.filler, self.call, self.site = fill_patch, filler, call, site
 
     def enter(self) -> None:
         _open.capturing.append(self)
@@ -265,8 +266,7 @@ class FillPatch:
         capturing = self.capture_of(opened.filler)
         if capturing is not None:
             # One call may capture a graph for each size: what it fills is what each of them reads.
-            places, sizes = opened.places(), tuple(sorted(opened.padded_sizes()))
-            self.captures.capture(opened.filler, places, capturing.site, sizes)
+            self._note_capture(opened, capturing.site)
         if not self.fill.settled_by:
             if self.fill.captured_by and not self.captures.knows(opened.filler):
                 self.tally.untrack("fills", "no graph was captured that would read them")
@@ -310,7 +310,8 @@ class FillPatch:
                 call = signature.bind(*args, **kwargs)
             except TypeError:
                 return None  # the call itself says what is wrong
-            return _Capturing(self, call, site) if self.tally.active and args else None
+            is_heard = self.tally.active and args
+            return _Capturing(self, args[0], call, site) if is_heard else None
 
         return kinds.around(method, begin)
 
@@ -323,17 +324,20 @@ class FillPatch:
         """A graph was captured by this call, over the inputs as they are now."""
         from fmcheck.runtime.graphs.open_fill import OpenFill
 
-        filler, call = capturing.filler, capturing.call
+        call = capturing.call
         call.apply_defaults()
-        opened = OpenFill(self, {**call.arguments, "self": filler}, capturing.site)
+        bindings = {**call.arguments, "self": capturing.filler}
+        given = [one for one in call.arguments.values() if type(one) is int]
+        self._note_capture(OpenFill(self, bindings, capturing.site), capturing.site, given)
+
+    def _note_capture(self, opened: OpenFill, site: Site, given: Iterable[int] = ()) -> None:
         try:
             places = opened.places()
         except LookupError as err:
             self.misses(err)
             return
-        given = [one for one in call.arguments.values() if type(one) is int]
         sizes = (*given, *sorted(opened.padded_sizes()))
-        self.captures.capture(filler, places, capturing.site, sizes)
+        self.captures.capture(opened.filler, places, site, sizes)
 
     def read_records(self) -> None:
         """Reports what was found on devices since it was last asked."""
