@@ -214,7 +214,8 @@ class Violation(Struct, frozen=True):
     `missing` what has to be added, where that is not the same for each violation of a check, and
     `notes` are further sentences. `count` is how often it happened. `history` is what led to it on
     each stream, oldest first. `confidence` is `incomplete` where something out of sight may have
-    made it right, and "" elsewhere. `allocated` is where memory came from that was never written.
+    made it right, and "" elsewhere. `allocated` is where memory came from that was never written,
+    and `passed` are the first operators that took its values on.
     """
 
     code: str
@@ -239,6 +240,7 @@ class Violation(Struct, frozen=True):
     history: tuple[Event, ...] = ()
     confidence: str = ""
     allocated: Access | None = None
+    passed: tuple[Access, ...] = ()
 
     @property
     def key(self) -> tuple[str, str, Site]:
@@ -252,6 +254,7 @@ class Violation(Struct, frozen=True):
             ("last write", self.last_write),
             ("last read", self.last_read),
             ("allocated", self.allocated),
+            *((f"via {one.verb}", one) for one in self.passed),
         )
         return [(label, access) for label, access in labelled if access is not None]
 

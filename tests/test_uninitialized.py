@@ -233,8 +233,9 @@ def test_where_the_values_went_is_reported(watch: Watch) -> None:
 
     project(half(2, 4).relu()).tolist()
     (found,) = watch.drain()
-    assert [note.partition("`")[2].partition("`")[0] for note in found.notes] == ["relu", "mm"]
-    assert f"test_uninitialized.py:{line_of(project, 'return x')}" in found.notes[1]
+    assert [one.verb for one in found.passed] == ["relu", "mm"]
+    assert found.passed[1].site.line == line_of(project, "return x")
+    assert [label for label, _ in found.related] == ["allocated", "via relu", "via mm"]
 
 
 def test_each_kind_of_allocation_is_followed(watch: Watch) -> None:

@@ -14,7 +14,6 @@ UNSEEN = [
     "ascend_9687",
     "atom_1466",
     "atom_1956",
-    "deepspeed_8158",
     "earth2studio_101",
     "fastvideo_1650",
     "gaudi_589",
@@ -38,7 +37,6 @@ UNSEEN = [
     "vllm_35175",  # reported by the fill, whose lines are not the marked ones
     "vllm_36013",
     "vllm_36070",  # the contract names an object without a tensor, which is reported as an error
-    "vllm_38148",  # reported, at other lines as well
     "vllm_42444",
     "vllm_42481",
     "vllm_43464",
@@ -46,7 +44,6 @@ UNSEEN = [
     "vllm_52115",
     "vllm_ascend_14236",
     "vllm_ascend_8749",
-    "vllm_gaudi_1636",  # reported, where the values are read
 ]
 #: Reported where a thread of the host is slower than another one, which is as it comes.
 BY_CHANCE = ["ascend_13120", "torchtitan_1783"]

@@ -137,6 +137,8 @@ def _story(violation: Violation, root: Path) -> Iterator[str]:
             yield _labelled(label, "none")
     if violation.allocated is not None:
         yield _labelled("allocated", _access(violation.allocated, root, alone))
+    for one in violation.passed:
+        yield _labelled(f"via {one.verb}", _access(one, root, alone))
     if violation.owner or violation.previous_owner:
         yield _labelled("owner", _owners(violation))
     if violation.neighbours:

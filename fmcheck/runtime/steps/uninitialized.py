@@ -144,11 +144,8 @@ class Uninitialized:
                     test=tally.test,
                     device="cpu",
                     pid=os.getpid(),
-                    notes=tuple(
-                        f"its values went through `{name}` at {self._site(at).short}"
-                        for name, at in origin.via
-                    ),
                     allocated=self._access("allocate", origin.moment),
+                    passed=tuple(self._access(name, at) for name, at in origin.via),
                 )
             )
 
