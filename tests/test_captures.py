@@ -33,6 +33,7 @@ CONTRACT = """
     axis.rows = { raw = "raw", padded = "self.most", capacity = "self.most" }
 """
 CAPTURED = 'captured_by = ["capture"]'
+SETTLED = 'settled_by = ["_replay"]'
 
 
 class Runner:
@@ -446,6 +447,25 @@ def test_one_capture_of_several_sizes_has_a_graph_for_each_that_it_filled(
         assert codes(watch) == []
         runner.fill(4, torch.zeros(4, dtype=torch.int64))
         assert codes(watch) == ["FR601"]
+    finally:
+        watch.stop()
+
+
+def test_what_a_capture_fills_is_judged_by_no_graph_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Runner, "capture", Looped.capture)
+    monkeypatch.delattr(Looped, "capture")
+    monkeypatch.setattr(Runner, "fill", Looped.fill, raising=False)
+    monkeypatch.setattr(Runner, "tail", 9)
+    monkeypatch.setattr(sys.modules[__name__], "CONTRACT", CONTRACT.replace(SETTLED, ""))
+    watch = watching(monkeypatch, CAPTURED)
+    try:
+        runner = Looped()
+        runner.capture()
+        assert codes(watch) == []
+        runner.fill(4)
+        assert codes(watch) == ["FR201"]
     finally:
         watch.stop()
 

@@ -76,6 +76,7 @@ class _Capturing(kinds.AroundCall):
         self, fill_patch: FillPatch, filler: Any, call: inspect.BoundArguments, site: Site
     ) -> None:
         self.fill_patch, self.filler, self.call, self.site = fill_patch, filler, call, site
+        self.had_graph = fill_patch.captures.knows(filler)
 
     def enter(self) -> None:
         _open.capturing.append(self)
@@ -263,12 +264,13 @@ class FillPatch:
         opened.returns(result)
         if opened.goes_on:
             return  # it has filled nothing, as an eager step does
-        capturing = self.capture_of(opened.filler)
+        capturing, has_graph = self.capture_of(opened.filler), self.captures.knows(opened.filler)
         if capturing is not None:
             # One call may capture a graph for each size: what it fills is what each of them reads.
+            has_graph = capturing.had_graph
             self._note_capture(opened, capturing.site)
         if not self.fill.settled_by:
-            if self.fill.captured_by and not self.captures.knows(opened.filler):
+            if self.fill.captured_by and not has_graph:
                 self.tally.untrack("fills", "no graph was captured that would read them")
                 return
             opened.settle()
