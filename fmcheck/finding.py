@@ -248,15 +248,19 @@ class Violation(Struct, frozen=True):
         return (self.code, self.buffer, self.access.site)
 
     @property
-    def related(self) -> list[tuple[str, Access]]:
-        """The other accesses that tell the story, each by what it is called."""
-        labelled = (
+    def story(self) -> Sequence[tuple[str, Access | None]]:
+        """What went before, in the order in which it is shown, each by what it is called."""
+        return (
             ("last write", self.last_write),
             ("last read", self.last_read),
             ("allocated", self.allocated),
             *((f"via {one.verb}", one) for one in self.passed),
         )
-        return [(label, access) for label, access in labelled if access is not None]
+
+    @property
+    def related(self) -> list[tuple[str, Access]]:
+        """Those accesses of the story that there were."""
+        return [(label, access) for label, access in self.story if access is not None]
 
     def seen_again(self) -> Violation:
         """Returns this violation with a count that is one higher."""

@@ -270,10 +270,8 @@ class _Checks:
         if not self._function.flow.contains(gather.node):
             return ""  # in a nested function: its caller's business
         guards = self._accesses.guards(gather.index)
-        if _ends_in(gather.node, guards, self._function):
-            return ""
         barrier = self._barrier(("guards", gather.index), lambda: guards)
-        if barrier.follows(gather):
+        if barrier.follows(gather) or _ends_in(gather.node, guards, self._function):
             return ""
 
         def asserts() -> Sequence[CSTNode]:

@@ -432,12 +432,18 @@ class Looped(Runner):
             self.fill(size)
 
 
-def test_one_capture_of_several_sizes_has_a_graph_for_each_that_it_filled(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@pytest.fixture
+def looped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has the class that the contract names capture and fill so."""
     monkeypatch.setattr(Runner, "capture", Looped.capture)
     monkeypatch.delattr(Looped, "capture")
     monkeypatch.setattr(Runner, "fill", Looped.fill, raising=False)
+
+
+@pytest.mark.usefixtures("looped")
+def test_one_capture_of_several_sizes_has_a_graph_for_each_that_it_filled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     watch = watching(monkeypatch, CAPTURED)
     try:
         runner = Looped()
@@ -451,12 +457,10 @@ def test_one_capture_of_several_sizes_has_a_graph_for_each_that_it_filled(
         watch.stop()
 
 
+@pytest.mark.usefixtures("looped")
 def test_what_a_capture_fills_is_judged_by_no_graph_of_its_own(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(Runner, "capture", Looped.capture)
-    monkeypatch.delattr(Looped, "capture")
-    monkeypatch.setattr(Runner, "fill", Looped.fill, raising=False)
     monkeypatch.setattr(Runner, "tail", 9)
     monkeypatch.setattr(sys.modules[__name__], "CONTRACT", CONTRACT.replace(SETTLED, ""))
     watch = watching(monkeypatch, CAPTURED)

@@ -231,7 +231,7 @@ class Filling:
     def may_pad(self, call: cst.Call) -> bool:
         """Tells whether a call of something unknown may reset the tail of what it is handed.
 
-        One that padded batches alone reach, or a kernel that is told how many rows are real.
+        One that padded batches alone reach, or a kernel that gets the raw size.
         """
         if self._only_looks(call) or any(one.by is call for one in self.writes):
             return False

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from fmcheck.lint.model.function import Function
     from fmcheck.lint.model.names import Region
     from fmcheck.lint.source.file import File
-    from fmcheck.lint.source.module import Family, Module
+    from fmcheck.lint.source.module import Family, Module, Part
     from fmcheck.lint.source.words import Words
 
 #: What stands in a class, or in a function beside one, that resets a buffer.
@@ -58,10 +58,6 @@ def writes_in_place(file: File) -> bool:
         file.holds((word,)) and pattern.search(file.text) is not None
         for word, pattern in _IN_PLACE.items()
     )
-
-
-def _is_before_replay(name: str) -> bool:
-    return fits(name, BEFORE_REPLAY)
 
 
 class Sibling(Struct, frozen=True):
@@ -126,13 +122,10 @@ class Group:
         Those of the class, and of what it is derived from.
         """
         for family in lineage(self._family) if self._alone is None else ():
-            for stretch in family.slices_naming(leaf, "getattr", "values", "items"):
-                # Asked of the text: to parse `__init__` costs more than all else.
-                if stretch.holds(WRITING) and not all(map(_is_before_replay, stretch.defined)):
-                    for part in stretch.parts:
-                        for one in fillings(functions(part)) if part.is_nested else ():
-                            if one is not filling and not _is_before_replay(one.name):
-                                yield one
+            for part in _parts_that_may_write(family, leaf):
+                for one in fillings(functions(part)) if part.is_nested else ():
+                    if one is not filling and not fits(one.name, BEFORE_REPLAY):
+                        yield one
 
     def is_reset_elsewhere(self, leaf: str, calls: Collection[str]) -> bool:
         """Tells whether the module resets `leaf` outside this group, on behalf of others.
@@ -169,7 +162,7 @@ def _resetting(leaf: str, module: Module) -> Resetting:
             members = list(group.members(near))
             fills_it = any(one.mentions(leaf, one.copies) for one in members)
             for one in members:
-                if _is_before_replay(one.name) or one.mentions(leaf, one.copies):
+                if fits(one.name, BEFORE_REPLAY) or one.mentions(leaf, one.copies):
                     continue
                 if one.mentions(leaf, one.constants):
                     keys = found.owned.setdefault(one.name, set()) if fills_it else found.free
@@ -186,6 +179,16 @@ def groups(family: Family, words: Words = FRONT) -> Iterator[Group]:
             yield Group(family, function)
     if is_class:
         yield Group(family)
+
+
+def _parts_that_may_write(family: Family, leaf: str) -> Iterator[Part]:
+    """Yields what may write to a buffer of this name, and not before the first replay alone.
+
+    It is asked of the text: to parse `__init__` costs more than all else.
+    """
+    for stretch in family.slices_naming(leaf, "getattr", "values", "items"):
+        if stretch.holds(WRITING) and not all(fits(one, BEFORE_REPLAY) for one in stretch.defined):
+            yield from stretch.parts
 
 
 def _makes_list(node: cst.CSTNode, leaf: str) -> bool:

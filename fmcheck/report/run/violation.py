@@ -127,18 +127,11 @@ def _story(violation: Violation, root: Path) -> Iterator[str]:
         yield f"    values    {printable(_values(violation))}"
     if violation.expected:
         yield f"    expected  {printable(violation.expected)}"
-    for label, access in (
-        ("last write", violation.last_write),
-        ("last read", violation.last_read),
-    ):
+    for label, access in violation.story:
         if access is not None:
             yield _labelled(label, _access(access, root, alone))
-        elif violation.code in _LIFE_OF_A_ROW:
+        elif violation.code in _LIFE_OF_A_ROW and label in ("last write", "last read"):
             yield _labelled(label, "none")
-    if violation.allocated is not None:
-        yield _labelled("allocated", _access(violation.allocated, root, alone))
-    for one in violation.passed:
-        yield _labelled(f"via {one.verb}", _access(one, root, alone))
     if violation.owner or violation.previous_owner:
         yield _labelled("owner", _owners(violation))
     if violation.neighbours:

@@ -264,8 +264,10 @@ class FillPatch:
         opened.returns(result)
         if opened.goes_on:
             return  # it has filled nothing, as an eager step does
-        capturing, has_graph = self.capture_of(opened.filler), self.captures.knows(opened.filler)
-        if capturing is not None:
+        capturing = self.capture_of(opened.filler)
+        if capturing is None:
+            has_graph = self.captures.knows(opened.filler)
+        else:
             # One call may capture a graph for each size: what it fills is what each of them reads.
             has_graph = capturing.had_graph
             self._note_capture(opened, capturing.site)

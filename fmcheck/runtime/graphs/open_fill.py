@@ -209,9 +209,8 @@ class OpenFill:
         self.is_settled = True
         followed, self._followed = self._followed, []
         try:
-            is_of_capture = self.fill_patch.capture_of(self.filler) is not None
-            captures = self.fill_patch.captures
-            bound = set() if is_of_capture else captures.judge(self, self._places)
+            is_captured = self.fill_patch.capture_of(self.filler) is not None
+            bound = set() if is_captured else self.fill_patch.captures.judge(self, self._places)
             made = self._made_in_fill(bound) if bound else []
             self._judge_all([*(one for one in followed if one.trace.is_in_place), *made])
         except LookupError as err:

@@ -393,15 +393,15 @@ class Lifetimes:
         if not np.may_share_memory(call.view, tensor.detach().numpy()):
             self._early_read(call.name, self._reports.here(), early[0])
             return
-        key, copy, verb, moment = next(self._numbers), early[0], call.name, self._reports.here()
-
-        @left_alone
-        def gone(_: object) -> None:
-            self._views.pop(key, None)
-            if self.tally.active and not self._is_done(copy):
-                self._early_read(verb, moment, copy, _UNREAD)
-
+        key, moment = next(self._numbers), self._reports.here()
+        gone = functools.partial(self._view_gone, key, early[0], call.name, moment)
         self._views[key] = weakref.ref(call.view, gone)
+
+    @left_alone
+    def _view_gone(self, key: int, copy: PendingCopy, verb: str, moment: int, _: object) -> None:
+        self._views.pop(key, None)
+        if self.tally.active and not self._is_done(copy):
+            self._early_read(verb, moment, copy, _UNREAD)
 
     def _is_in_order(self, call: OperatorCall, copy: PendingCopy) -> bool:
         """Tells whether a read comes behind a copy without a wait of the host, or may do so.
