@@ -44,10 +44,13 @@ class TailNotReset(ClassRule):
     Looks for a static buffer that is filled up to the raw size, `buf[:raw_bs].copy_(...)`, and
     never reset, in a function that resets buffers beside it because the batch is padded. It follows
     local names, lists of slices that one grouped copy fills, dict keys, and resets in other
-    methods, those of base classes too, and in functions that are handed the buffer. Left alone is a
-    buffer that goes to an unknown function where the batch is padded, or to a kernel with the raw
-    size, for either may reset it; one that the function itself makes, for no graph can read it; and
-    one that the function passes on up to the raw size only. A reset that marks padded rows as empty
+    methods, those of base classes too, and in functions that are handed the buffer, three calls
+    deep. Left alone is a buffer that may be reset by an unknown function: one that gets it where
+    the batch is padded, gets its tail, is a kernel and gets the raw size too, gets both sizes, or
+    is named as one that pads. What only looks at the buffer by its name (`log`, `check`,
+    `record`), or is a function of torch or NumPy that returns what it computes, resets nothing.
+    Left alone as well is a buffer that the function itself makes, for no graph can read it, and one
+    that it passes on up to the raw size only. A reset that marks padded rows as empty
     (a negative number, a length of zero) shows that they are never read: it counts for the
     contract's `graph_inputs.row_indices` alone.
 

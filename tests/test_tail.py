@@ -1110,6 +1110,10 @@ def test_what_shows_that_a_module_has_tensors_may_stand_in_another_block() -> No
 
 #: What another function resets of what it is handed.
 HELPERS = """
+import lib
+import numpy
+import torch
+
 def tidy(buf, raw_bs, bs):
     buf[raw_bs:bs] = 0
 
@@ -1120,7 +1124,22 @@ def tidy_all(*bufs, start):
 def look(buf, raw_bs, bs):
     return buf[raw_bs:bs].sum()
 
+def look_deeper(buf):
+    return look(buf, 1, 2), torch.nn.functional.pad(buf, (0, 1))
+
+def tidy_deeper(buf, first, last):
+    tidy(buf, first, last)
+
+def launch(buf, first, last):
+    unknown_kernel[(1,)](buf, first, last)
+
+def tidy_by_copy(buf, zeros):
+    buf.copy_(zeros)
+
 class Runner:
+    def launch_own(self, first):
+        unknown_kernel[(1,)](self.rows, first)
+
     @staticmethod
     def of_class(raw_bs, buf):
         buf[raw_bs:] = 0
@@ -1154,6 +1173,24 @@ class Runner:
         ("print(self.rows)", False),
         ("unknown(self.rows[:raw_bs], raw_bs, bs)", False),
         ("self.slots[raw_bs:bs].copy_(self.rows[raw_bs:bs])", False),
+        ("tidy_deeper(self.rows, raw_bs, bs)", True),
+        ("tidy_by_copy(self.rows, self.zeros)", True),
+        ("launch(self.rows, raw_bs, bs)", True),
+        ("unknown(self.rows)", True),
+        ("look_deeper(self.rows)", False),
+        ("launch(self.rows[:raw_bs], raw_bs, bs)", False),
+        ("padded = torch.nn.functional.pad(self.rows, (0, 1))", False),
+        ("torch.nn.functional.relu(self.rows, inplace=True)", True),
+        ("host = numpy.asarray(self.rows)", False),
+        ("numpy.copyto(self.rows, 0)", True),
+        ("picked = self.table.gather(0, self.rows)", False),
+        ("self.slots.add_(self.rows)", False),
+        ("lib.add_(self.rows)", True),
+        ("self.metrics.put(self.rows)", False),
+        ("self.sink.put(self.rows)", True),
+        ("self.sink.record(self.rows)", False),
+        ("size = count(self.rows)", False),
+        ("count(self.rows)", True),
     ],
 )
 def test_what_is_handed_to_a_function_that_resets_it_is_reset(call: str, is_reset: bool) -> None:
@@ -1167,9 +1204,32 @@ def test_a_loop_over_names_resets_these_and_no_other() -> None:
     assert stale(HELPERS.replace("pass", loop)) == ["rows"]
 
 
-def test_an_unknown_function_that_every_batch_reaches_resets_nothing() -> None:
-    source = HELPERS.replace("        self.graph", "        unknown(self.rows)\n        self.graph")
-    assert stale(source) == ["rows"]
+@pytest.mark.parametrize(
+    ("call", "is_reset"),
+    [
+        ("tidy_deeper(self.rows, raw_bs, bs)", True),
+        ("launch(self.rows, raw_bs, bs)", True),
+        ("launch(first=raw_bs, last=bs, buf=self.rows)", True),
+        ("self.launch_own(raw_bs)", True),
+        ("unknown_kernel[(1,)](self.rows.data_ptr(), raw_bs)", True),
+        ("unknown_kernel.run([self.rows, self.slots], raw_bs, bs)", True),
+        ("unknown(self.rows[raw_bs:])", True),
+        ("pad_rows(self.rows)", True),
+        ("launch(self.rows, bs, bs)", False),
+        ("launch(self.rows[:raw_bs], raw_bs, bs)", False),
+        ("launch(self.slots, raw_bs, bs)", False),
+        ("self.launch_own(bs)", False),
+        ("unknown_kernel[(1,)](self.rows)", False),
+        ("unknown(self.rows, raw_bs)", False),
+        ("unknown(self.rows)", False),
+        ("log(self.rows, raw_bs, bs)", False),
+    ],
+)
+def test_what_every_batch_reaches_is_a_reset_if_it_knows_the_padded_rows(
+    call: str, is_reset: bool
+) -> None:
+    source = HELPERS.replace("        self.graph", f"        {call}\n        self.graph")
+    assert ("rows" not in stale(source)) is is_reset
 
 
 @pytest.mark.parametrize(

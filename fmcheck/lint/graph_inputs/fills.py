@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import enum
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeAlias
@@ -11,21 +10,20 @@ from msgspec import Struct
 
 from fmcheck.lint.graph_inputs.sizes import Sizes
 from fmcheck.lint.model.expressions import (
-    dotted,
     is_name,
-    keywords,
     last_name,
     number,
+    receiver,
     targets,
 )
 from fmcheck.lint.model.function import functions
 from fmcheck.lint.model.names import ANY, Region, Regions
-from fmcheck.lint.model.vocabulary import IN_PLACE, LOOKS, RESET_WORDS
+from fmcheck.lint.model.vocabulary import RESET_WORDS
 from fmcheck.lint.source.lazy import cst
 from fmcheck.regex import regex
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from libcst import CSTNode
 
@@ -38,8 +36,6 @@ RESETS = frozenset({"zero_", "fill_", "fill"})
 _PARTIAL_RESETS = frozenset({"index_fill_", "masked_fill_"})
 #: Parts of the names of functions that reset nothing: they make a tensor, or look at one.
 _NO_RESET = regex(r"zeros|non_?zero|is_?zero")
-#: Functions of torch that return what they compute. Those that write an argument end in `_`.
-_OF_TORCH = regex(r"torch(\.functional|\.linalg|\.special)?\.[a-z]\w*[a-z0-9]$")
 #: How the path of an element ends that a method returned.
 _RETURNED = regex(r"\.\w+\(\)\[\*\]$")
 #: Parts of a name that say that it is of lengths.
@@ -61,6 +57,15 @@ class When(enum.Enum):
     PADDED = "when padded"
     UNPADDED = "when not padded"
     SOMETIMES = "sometimes"
+
+
+class Handed(Struct, frozen=True):
+    """A buffer that a call is handed, as an argument of its own or as one of a list."""
+
+    call: cst.Call
+    value: CSTNode
+    region: Region
+    is_listed: bool
 
 
 Tests: TypeAlias = "tuple[tuple[CSTNode, bool], ...]"
@@ -228,27 +233,26 @@ class Filling:
         is_known = self.sizes.is_raw(region.stop) or isinstance(region.stop, cst.Integer)
         return write.kind is WriteKind.CONSTANT and not is_known
 
-    def may_pad(self, call: cst.Call) -> bool:
-        """Tells whether a call of something unknown may reset the tail of what it is handed.
+    def is_padded(self, node: CSTNode) -> bool:
+        """Tells whether padded batches alone reach a node."""
+        return any(self.reached(*one) is When.PADDED for one in _tests_above(node, self.function))
 
-        One that padded batches alone reach, or a kernel that gets the raw size.
-        """
-        if self._only_looks(call) or any(one.by is call for one in self.writes):
-            return False
-        is_kernel = isinstance(call.func, cst.Subscript)
-        if is_kernel and any(self.sizes.is_raw(arg.value) for arg in call.args):
-            return True
-        return any(self.reached(*one) is When.PADDED for one in _tests_above(call, self.function))
+    @cached_property
+    def handed(self) -> Mapping[str, Sequence[Handed]]:
+        """What its calls are handed: buffers with their padded rows, or what holds one, by path."""
+        found: dict[str, list[Handed]] = {}
+        for call in self.function.calls:
+            for one in self._handed_to(call):
+                found.setdefault(one.region.path.removesuffix(ANY), []).append(one)
+        return found
 
-    def _only_looks(self, call: cst.Call) -> bool:
-        """Tells whether a call plainly writes no argument: `zip`, `logger.info`, `torch.max`."""
-        word = last_name(call.func)
-        if isinstance(call.func, cst.Name) and hasattr(builtins, word):
-            return True
-        if word in IN_PLACE or LOOKS.search(word):  # `x.copy_(buffer)` writes `x`
-            return True
-        name = self.part.module.resolve(dotted(call.func) or "")
-        return bool(_OF_TORCH.match(name)) and "out" not in keywords(call)
+    def _handed_to(self, call: cst.Call) -> Iterator[Handed]:
+        for value in (one.value for one in call.args if not one.star):
+            elements = self._names.elements(value)
+            for one in elements or [value]:
+                for region in self._names.regions(_memory(one)):
+                    if region.leaf and not self.sizes.is_raw(region.stop):
+                        yield Handed(call, value, region, elements is not None)
 
     def when(self, write: RegionWrite) -> When:
         """Returns for which batches a write of this function is reached."""
@@ -453,6 +457,13 @@ def _resets_any(function: Function) -> bool:
     """Tells whether a function may reset buffers that it does not name: in a loop over some."""
     words = {last_name(call.func) for call in function.calls}
     return bool(words & RESETS) and bool(words & {"getattr", "values", "items"})
+
+
+def _memory(node: CSTNode) -> CSTNode:
+    """Returns the tensor whose address an expression is, or the expression itself."""
+    if isinstance(node, cst.Call) and last_name(node.func) == "data_ptr":
+        return receiver(node) or node
+    return node
 
 
 def _is_length(leaf: str) -> bool:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from fmcheck.lint.graph_inputs.fills import When, WriteKind, fillings
+from fmcheck.lint.graph_inputs.handed import may_be_reset
 from fmcheck.lint.model.expressions import dotted, last_name, targets
 from fmcheck.lint.model.function import functions, lineage
 from fmcheck.lint.model.names import ANY, Regions
@@ -245,41 +246,9 @@ class Resets:
 
     def reach_from_elsewhere(self, fill: RegionWrite) -> bool:
         """Tells whether anything else in the module does, or a function that is handed it."""
-        return self.group.is_reset_elsewhere(
-            fill.region.leaf, self._filling.calls
-        ) or self._is_reset_by_callee(fill)
-
-    def _is_reset_by_callee(self, fill: RegionWrite) -> bool:
-        """Tells whether a function resets the buffer that it is handed, or may where it is unknown.
-
-        One that is unknown may where padded batches alone reach it.
-        """
-        path = fill.region.path
-        marks = (end for end in range(len(path)) if path.startswith((".", ANY), end))
-        for end in (*marks, len(path)):
-            for call, place, arg in self._handed.get(path[:end], ()):
-                callee = self._filling.function.called(call)
-                if callee is None:
-                    resets = self._filling.may_pad(call)
-                else:
-                    resets = _resets_argument(callee, place, arg)
-                if resets:
-                    return True
-        return False
-
-    @cached_property
-    def _handed(self) -> Mapping[str, Sequence[tuple[cst.Call, int, cst.Arg]]]:
-        """The arguments that are a buffer with its padded rows, or hold one, by its path."""
-        function, sizes = self._filling.function, self._filling.sizes
-        found: dict[str, list[tuple[cst.Call, int, cst.Arg]]] = {}
-        for call in function.calls:
-            for place, arg in enumerate(call.args):
-                for one in function.names.elements(arg.value) or [arg.value]:
-                    for region in function.names.regions(one):
-                        if region.leaf and not sizes.is_raw(region.stop):
-                            path = region.path.removesuffix(ANY)
-                            found.setdefault(path, []).append((call, place, arg))
-        return found
+        return self.group.is_reset_elsewhere(fill.region.leaf, self._filling.calls) or may_be_reset(
+            self._filling, fill.region.path
+        )
 
     def _by_peers(self, fill: RegionWrite) -> Iterator[tuple[Filling, RegionWrite]]:
         """Yields the resets of a filled buffer in other functions, made for this one."""
@@ -396,25 +365,6 @@ class Resets:
             isinstance(one, cst.Integer) and code(other) == code(start)
             for one, other in ((stop.left, stop.right), (stop.right, stop.left))
         )
-
-
-def _resets_argument(callee: Function, place: int, arg: cst.Arg) -> bool:
-    """Tells whether a function sets to one value what it is handed as an argument."""
-    if arg.star:
-        return False
-    names, rest = callee.parameters, callee.node.params.star_arg
-    names = names[1:] if names[:1] in (["self"], ["cls"]) else names
-    if arg.keyword is not None:
-        name = arg.keyword.value
-    elif place < len(names):
-        name = names[place]
-    else:
-        name = rest.name.value if isinstance(rest, cst.Param) else ""
-    return any(
-        one.region.path in (name, name + ANY)
-        for filling in fillings([callee])
-        for one in filling.constants
-    )
 
 
 def _is_reset(write: RegionWrite) -> bool:

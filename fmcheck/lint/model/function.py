@@ -140,6 +140,23 @@ class Function:
         listed = (*params.posonly_params, *params.params, *params.kwonly_params)
         return [one.name.value for one in listed]
 
+    def takes(self, call: cst.Call) -> Iterator[tuple[str, cst.BaseExpression]]:
+        """Yields the parameters that a call of this function gives values to, and the values.
+
+        What `*rest` takes is given to `rest`; after a starred argument, names alone tell.
+        """
+        params = self.node.params
+        names = [one.name.value for one in (*params.posonly_params, *params.params)]
+        names = names[1:] if names[:1] in (["self"], ["cls"]) else names
+        rest = params.star_arg.name.value if isinstance(params.star_arg, cst.Param) else ""
+        is_known = True
+        for place, arg in enumerate(call.args):
+            is_known = is_known and not arg.star
+            if arg.keyword is not None:
+                yield arg.keyword.value, arg.value
+            elif is_known:
+                yield names[place] if place < len(names) else rest, arg.value
+
     @cached_property
     def _nested(self) -> Mapping[str, Function]:
         inner = (node for node in self.nodes if isinstance(node, cst.FunctionDef))

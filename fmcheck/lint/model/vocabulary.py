@@ -27,8 +27,9 @@ HELD = frozenset({"data", "T", "gpu", "cpu", "np"})
 RESET_WORDS = ("zero", "reset", "clear", "scrub")
 #: How functions and methods are named that only look at what they are handed.
 LOOKS = regex(
-    r"^_?(assert|check|critical|debug|describe|dump|error|exception|info|is|log|print|repr|trace"
-    r"|validate|verify|warn|warning)(_|$)"
+    r"^_?(assert|check|compare|critical|debug|describe|display|dump|equal|error|exception|hash|info"
+    r"|inspect|is|log|measure|monitor|observe|print|record|report|repr|show|snapshot|summarize"
+    r"|trace|validate|verify|warn|warning)(_|$)"
 )
 #: Functions that run before the first replay: what they set, a replay has overwritten since.
 BEFORE_REPLAY = ("__init__", "__post_init__", "*capture*", "*warmup*", "*warm_up*")
