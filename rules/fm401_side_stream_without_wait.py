@@ -59,13 +59,17 @@ class SideStreamWithoutWait(FunctionRule):
     waits for `side` afterwards. Of two calls of one launch function, one gets the event to wait for
     and the other does not.
 
+    A stream that waits for itself, or for an event of its own, by whatever name, attribute or
+    helper, counts as one that does not wait.
+
     A stream that a caller hands in may be the current one, and is left alone unless the function
-    has one of the two wait for the other. So is an attribute that keeps `current_stream()`, and
-    what a caller has launched, where no wait follows the body, where a caller in the file waits for
-    anything, and where another function of the file has `side` wait for it. Calls that lead to
-    other packages are taken not to order streams, unless their names say so (`wait`, `sync`,
-    `fence`, `barrier`, `join_`). The contract's `streams.ordered_by` names functions that order
-    streams for their caller.
+    has one of the two wait for the other. So is an attribute, an entry, a global or an object's
+    stream that is `current_stream()`, kept, unless it is a stream of its own in some
+    configurations; and what a caller has launched, where no wait follows the body, where a caller
+    in the file waits for anything, and where another function of the file has `side` wait for it.
+    Calls that lead to other packages are taken not to order streams, unless their names say so
+    (`wait`, `sync`, `fence`, `barrier`, `join_`). The contract's `streams.ordered_by` names
+    functions that order streams for their caller.
 
     ## Why is this bad
     Streams run side by side. Without a fence the copy or kernel on the side stream starts while

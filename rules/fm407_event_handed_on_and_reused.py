@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING
 
 from fmcheck.lint import Example, FunctionRule, Judged, Severity, cst
 from fmcheck.lint.model.expressions import dotted, last_name
-from fmcheck.lint.model.function import functions
+from fmcheck.lint.model.function import attribute_values, functions
 from fmcheck.lint.model.vocabulary import BEFORE_REPLAY, CLASS, looks_like_event
 from fmcheck.lint.source.globs import fits
 from fmcheck.lint.streams.function_streams import streams_of
-from fmcheck.lint.streams.stream_kinds import attribute_values
 from fmcheck.regex import regex
 
 if TYPE_CHECKING:

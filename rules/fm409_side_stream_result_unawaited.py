@@ -39,7 +39,8 @@ class SideStreamResultUnawaited(FunctionRule):
     that an optimizer uses on another stream than `backward()` ran on; and a body on a stream that
     is created for it alone, inline or as a private attribute of which the file makes no other use,
     so that nothing waits for it. Any wait between, of whatever kind, and a helper of the package
-    that waits make it silent, and so does a caller in the file that orders this stream.
+    that waits make it silent, and so does a caller in the file that orders this stream. A stream
+    that waits for itself, or for an event of its own, waits for nothing, in a helper too.
 
     ## Why is this bad
     When the `with` ends, the current stream goes on at once. What it then reads is still being

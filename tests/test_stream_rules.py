@@ -167,3 +167,158 @@ def test_view_that_another_method_keeps_is_the_same_buffer(view: str) -> None:
 
     assert [one.code for one in found] == ["FM403"]
     assert found == lint_text(source, "a.py", [rule], whole=True)
+
+
+#: A side stream that works between a fork and a join.
+ENGINE = """\
+import torch
+
+class Engine:
+    def __init__(self):
+        self.side = torch.cuda.Stream()
+        self.done = torch.cuda.Event()
+
+    @property
+    def own(self):
+        return self.side
+
+    def pair(self, one, other):
+        one.wait_stream(other)
+
+    def itself(self, one):
+        one.wait_event(one.record_event())
+
+    def main_waits(self, other):
+        torch.cuda.current_stream().wait_stream(other)
+
+    def join_twice(self):
+        self.side.wait_stream(self.side)
+
+    def forward(self, hidden):
+        rows = torch.cat(hidden)
+        {fork}
+        with torch.cuda.stream(self.side):
+            out = torch.mm(rows, rows)
+        {join}
+        return out + 1
+"""
+FORK = "self.side.wait_stream(torch.cuda.current_stream())"
+JOIN = "torch.cuda.current_stream().wait_stream(self.side)"
+ITSELF = [
+    "self.side.wait_stream(self.side)",
+    "a, b = self.side, self.side; a.wait_stream(b)",
+    "s = self.side if self.side is not None else None; s.wait_stream(self.side)",
+    "(s := self.side).wait_stream(s)",
+    "getattr(self.side, 'wait_stream')(self.side)",
+    "self.copies = self.side; self.copies.wait_stream(self.side)",
+    "self.own.wait_stream(self.side)",
+    "sides = {'a': self.side}; sides['a'].wait_stream(sides['a'])",
+    "self.side.wait_event(self.side.record_event())",
+    "self.done.record(self.side); self.done.wait(self.side)",
+    "self.done.record(); self.done.wait()",
+    "self.pair(self.side, self.side)",
+    "self.pair(one=self.side, other=self.own)",
+    "self.itself(self.side)",
+    "self.join_twice()",
+]
+OTHERS = [
+    "a, b = torch.cuda.current_stream(), self.side; a.wait_stream(b); b.wait_stream(a)",
+    "self.pair(torch.cuda.current_stream(), self.side); self.pair(self.side, self.main)",
+    "self.main_waits(self.side); self.side.wait_stream(torch.cuda.current_stream())",
+    "self.pair(self.sides.pop(), self.sides.pop())",
+]
+
+
+def engine_codes(source: str) -> list[str]:
+    both = [rules()["FM401"](()), rules()["FM409"](())]
+    return sorted(one.code for one in lint_text(source.encode(), "a.py", both))
+
+
+@pytest.mark.parametrize("wait", ITSELF)
+def test_a_stream_that_waits_for_itself_orders_nothing(wait: str) -> None:
+    assert engine_codes(ENGINE.format(fork=FORK, join=JOIN)) == []
+    assert engine_codes(ENGINE.format(fork=wait, join=JOIN)) == ["FM401"]
+    assert engine_codes(ENGINE.format(fork=FORK, join=wait)) == ["FM409"]
+
+
+@pytest.mark.parametrize("wait", OTHERS)
+def test_what_may_wait_for_another_stream_may_order(wait: str) -> None:
+    assert engine_codes(ENGINE.format(fork=wait, join=JOIN)) == []
+    assert engine_codes(ENGINE.format(fork=FORK, join=wait)) == []
+
+
+def test_what_is_handed_the_stream_and_is_not_seen_may_join_it() -> None:
+    assert engine_codes(ENGINE.format(fork=FORK, join="self.launch(self.side)")) == []
+
+
+def test_a_join_by_a_property_is_one_of_the_stream_that_it_returns() -> None:
+    join = "torch.cuda.current_stream().wait_stream(self.own)"
+    assert engine_codes(ENGINE.format(fork=FORK, join=join)) == []
+
+
+#: Bodies on a stream that the class keeps, or the module.
+KEPT = """\
+import torch
+
+{module}
+class Holder:
+    def __init__(self):
+        self.copy_stream = {made}
+
+class Engine:
+    def __init__(self, stream=None):
+        {keep}
+
+    def save(self, parts):
+        rows = torch.cat(parts)
+        with {enter}:
+            self.host.copy_(rows, non_blocking=True)
+
+    def load(self, rows):
+        with {enter}:
+            rows = rows.to("cuda", non_blocking=True)
+        return rows + 1
+"""
+WAYS = {
+    "an attribute": ("self.copy_stream = {made}", "self.copy_stream"),
+    "one of two": ("self.copy_stream, self.n = {made}, 1", "self.copy_stream"),
+    "a walrus": ("self.copy_stream = (made := {made})", "self.copy_stream"),
+    "a list": ("self.streams = [{made}]", "self.streams[0]"),
+    "a dict": ("self.streams = {{'main': 0, 'copy': {made}}}", "self.streams['copy']"),
+    "a global of a method": ("global copy_stream; copy_stream = {made}", "copy_stream"),
+    "an object of another class": ("self.holder = Holder()", "self.holder.copy_stream"),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_current_stream_that_is_kept_is_no_side_stream(way: str) -> None:
+    keep, stream = WAYS[way]
+
+    def found(made: str) -> list[str]:
+        return engine_codes(
+            KEPT.format(
+                module="copy_stream = None\n",
+                made=made,
+                keep=keep.format(made=made),
+                enter=f"torch.cuda.stream({stream})",
+            )
+        )
+
+    assert found("torch.cuda.current_stream()") == []
+    assert found("torch.cuda.Stream()") == ["FM401", "FM409"]
+
+
+@pytest.mark.parametrize(
+    ("made", "expected"),
+    [
+        ("torch.cuda.current_stream()", []),
+        ("stream or torch.cuda.current_stream()", []),
+        ("torch.cuda.Stream() if stream else torch.cuda.current_stream()", ["FM401"]),
+        ("torch.cuda.Stream()", ["FM401"]),
+    ],
+)
+def test_a_context_that_is_kept_is_one_of_its_stream(made: str, expected: list[str]) -> None:
+    keep = f"self.copy_stream_ctx = torch.cuda.stream({made})"
+    source = KEPT.format(module="", made="0", keep=keep, enter="self.copy_stream_ctx")
+
+    assert [one for one in engine_codes(source) if one == "FM401"] == expected

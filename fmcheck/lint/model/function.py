@@ -5,7 +5,13 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from fmcheck.lint.model.expressions import dotted, is_name, last_name, targets
+from fmcheck.lint.model.expressions import (
+    dotted,
+    is_name,
+    last_name,
+    literal_elements,
+    targets,
+)
 from fmcheck.lint.model.flow import Flow
 from fmcheck.lint.model.names import Names
 from fmcheck.lint.source.lazy import cst
@@ -252,7 +258,7 @@ def _bases(family: Family) -> tuple[Sequence[Family], bool]:
         found: list[Family] = []
         ends = False
         for name in family.derived_from:
-            base = _class_of(family.module, name)
+            base = class_of(family.module, name)
             if base is not None:
                 found.append(base)
             elif name.rpartition(".")[2].partition("[")[0] not in _BARE:
@@ -262,7 +268,7 @@ def _bases(family: Family) -> tuple[Sequence[Family], bool]:
     return known[family]
 
 
-def _class_of(module: Module, name: str) -> Family | None:
+def class_of(module: Module, name: str) -> Family | None:
     """Returns the class that a name stands for in a module, None if it is unknown."""
     if module.imports_of(name.partition(".")[0]):
         found = neighbours_of(module).defining(module, name)
@@ -304,6 +310,54 @@ def bound_in_class(name: str, part: Part) -> Iterator[tuple[cst.CSTNode, Functio
             if isinstance(node, (cst.Assign, cst.AnnAssign)) and node.value is not None
         ]
     yield from known[family, name]
+
+
+def attribute_values(
+    name: str, function: Function
+) -> Iterator[tuple[cst.CSTNode | None, Function]]:
+    """Yields what a class binds to one of its attributes, or returns from a property of that name.
+
+    What the classes do that it is derived from counts too. None stands for what is bound in a way
+    that does not say the value.
+    """
+    family = function.part.stretch.family
+    if family is None:
+        return
+    # A class is looked through once for a name: each context on a stream asks for it.
+    known: dict[tuple[Family, str], list[tuple[cst.CSTNode | None, Function | None]]]
+    known = function.module.memo.setdefault("attributes", {})
+    if (family, name) not in known:
+        known[family, name] = list(_bound_to(name, family))
+    for value, owner in known[family, name]:
+        yield value, owner or function
+
+
+def _bound_to(name: str, family: Family) -> Iterator[tuple[cst.CSTNode | None, Function | None]]:
+    """Yields what is bound to an attribute and in which function, None beside functions."""
+    for part in (part for one in lineage(family) for part in one.binding(name)):
+        for node in part.nodes():
+            value = getattr(node, "value", None)
+            if value is None:
+                continue
+            for target in targets(node):
+                inside = functions(part)
+                owner = inside[0] if inside else None
+                if dotted(target) in (f"self.{name}", f"cls.{name}") or (
+                    not inside and is_name(target, name)
+                ):
+                    yield value, owner
+                elif isinstance(target, cst.Tuple):
+                    names = [dotted(one.value) for one in target.elements]
+                    if f"self.{name}" in names:
+                        given = literal_elements(value) or ()
+                        is_known = len(given) == len(names)
+                        yield given[names.index(f"self.{name}")] if is_known else None, owner
+        for one in functions(part):
+            if one.name == name:
+                for inner in one.of(cst.Return):
+                    if inner.value is not None:
+                        is_own = dotted(inner.value) == f"self.{name}"
+                        yield (None if is_own else inner.value), one
 
 
 def classes(family: Family) -> Iterator[tuple[str, Sequence[Function]]]:

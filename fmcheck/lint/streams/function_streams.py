@@ -25,6 +25,7 @@ from fmcheck.lint.model.expressions import (
     non_blocking,
     targets,
 )
+from fmcheck.lint.model.function import attribute_values
 from fmcheck.lint.model.names import ANY, squeezed
 from fmcheck.lint.model.sieve import Sieve
 from fmcheck.lint.model.vocabulary import (
@@ -62,6 +63,8 @@ HOST = "<host>"
 _DEVICES = ("accelerator", "device_interface", "device_module", "platform")
 #: Classes whose methods may be called with their object as the first argument.
 _CLASSES = frozenset({"Event", "ExternalStream", "Stream", "Tensor"})
+#: Methods that record an event.
+RECORDS = frozenset({"record", "record_event"})
 #: Any stream, or whatever ran before.
 ANYTHING = "<anything>"
 
@@ -144,6 +147,10 @@ class FunctionStreams:
             self._note_call(call, self.order[call])
         self.waits.sort(key=attrgetter("order"))
         self.records.sort(key=attrgetter("order"))
+        #: The waits by their calls, those of a stream for itself too, which order nothing.
+        self.wait_at: Mapping[CSTNode, Wait] = {one.node: one for one in self.waits}
+        first = {one.event: one.order for one in reversed(self.records)}
+        self.waits = [one for one in self.waits if not self._is_for_itself(one, first)]
 
     @property
     def flow(self) -> Flow:
@@ -261,11 +268,6 @@ class FunctionStreams:
         return {one.stream: one.order for one in self.records}
 
     @cached_property
-    def wait_at(self) -> Mapping[CSTNode, Wait]:
-        """The waits by their calls."""
-        return {one.node: one for one in self.waits}
-
-    @cached_property
     def beside(self) -> Mapping[CSTNode, tuple[CSTNode | None, CSTNode | None]]:
         """The statements right before and right after those that stand beside a body."""
         found: dict[CSTNode, tuple[CSTNode | None, CSTNode | None]] = {}
@@ -319,9 +321,16 @@ class FunctionStreams:
 
     def _text(self, node: CSTNode) -> str:
         seen: set[str] = set()
+        if isinstance(node, cst.NamedExpr):
+            node = node.value
         while isinstance(node, cst.Name) and node.value not in seen:
             seen.add(node.value)
-            values = self.names.values(node.value)
+            values = [
+                one
+                for value in self.names.values(node.value)
+                for one in _either(value)
+                if not is_name(one, "None")
+            ]
             is_one = len(values) == 1 or (
                 bool(values)
                 and all(map(_is_current, values))
@@ -331,11 +340,29 @@ class FunctionStreams:
             if not is_one or not _names_stream(values[0]):
                 break
             node = values[0]
+        node = self._same(node)
         if _is_current(node):
             # Within a stream's body, its own call of `current_stream` gives that stream.
             order = self.order.get(node)
             return CURRENT if order is None else self.stream_at(order)
         return squeezed(self.part.code(node))
+
+    def _same(self, node: CSTNode) -> CSTNode:
+        """Returns the attribute for which another one stands, as an alias or a property."""
+        seen: set[str] = set()
+        while (name := dotted(node) or "").startswith("self.") and name not in seen:
+            seen.add(name)
+            leaf, family = name.removeprefix("self."), self.part.stretch.family
+            # Asked of the text: to read the class costs more than all else.
+            near = ((f"def {leaf}(", f"{name} = self."),)
+            slices = family.slices_naming(leaf) if family is not None else ()
+            if not any(one.holds(near) for one in slices):
+                break
+            values = [one for one, _ in attribute_values(leaf, self.function)]
+            if len(values) != 1 or not isinstance(values[0], cst.Attribute):
+                break
+            node = values[0]
+        return node
 
     def holders(self, node: CSTNode) -> set[str]:
         """Returns the buffers that an expression is, or is a part or a view of, by their paths."""
@@ -391,6 +418,39 @@ class FunctionStreams:
         """Tells whether a wait may put later work of `waiter` behind earlier work of `on`."""
         is_its = wait.waiter in (waiter, HOST, ANYTHING) or self._may_be_one(wait.waiter, waiter)
         return is_its and self.may_be_for(wait, on)
+
+    def _is_for_itself(self, wait: Wait, first: Mapping[str, int]) -> bool:
+        """Tells whether a stream waits for itself, or for an event that it has just recorded.
+
+        `first` is where each event is recorded first.
+        """
+        return _is_one(wait.waiter, wait.on) or (
+            first.get(wait.on, wait.order + 1) <= wait.order
+            and all(_is_one(wait.waiter, one) for one in self.recorded[wait.on])
+        )
+
+    def awaits_itself(self, call: cst.Call) -> bool:
+        """Tells whether all that a call plainly leads to is that a stream waits for itself."""
+        callee = self.function.called(call)
+        if callee is None or callee.entering:
+            return False
+        callee.entering = True  # of one that calls itself
+        inner = streams_of(callee)
+        callee.entering = False
+        given = {name: self.text(value) for name, value in callee.takes(call)}
+        return (
+            bool(inner.wait_at)
+            and not inner.contexts
+            and all(
+                one not in inner.waits
+                or _is_one(given.get(one.waiter, one.waiter), given.get(one.on, one.on))
+                for one in inner.wait_at.values()
+            )
+            and all(
+                one in inner.wait_at or last_name(one.func) in RECORDS or _is_current(one)
+                for one in callee.calls
+            )
+        )
 
     def is_fenced(self, stream: str) -> bool:
         """Tells whether one of a stream and the current one waits for the other: they are two."""
@@ -522,8 +582,11 @@ class FunctionStreams:
 
     def _note_call(self, call: cst.Call, order: int) -> None:
         word, receiver, args = _called(call)
+        is_ordering = word in self._ordered_by or (
+            ORDERING.search(word) is not None and not self.awaits_itself(call)
+        )
         if receiver is None:
-            if word in self._ordered_by or ORDERING.search(word):
+            if is_ordering:
                 self.waits.append(Wait(call, ANYTHING, ANYTHING, order))
         elif word in ("wait_stream", "wait_event") and args:
             waiter, on = self.text(receiver), self.text(args[0])
@@ -535,11 +598,11 @@ class FunctionStreams:
         elif word in ("synchronize", "query"):
             on = ANYTHING if _is_module(receiver, self.part) else self.text(receiver)
             self.waits.append(Wait(call, HOST, on, order, named=receiver))
-        elif word in ("record", "record_event"):
+        elif word in RECORDS:
             self._note_record(call, receiver, args, order)
         elif word == "record_stream":
             self.kept |= self.holders(receiver)
-        elif word in self._ordered_by or ORDERING.search(word):
+        elif is_ordering:
             self.waits.append(Wait(call, ANYTHING, ANYTHING, order))
         elif word in COPIES and is_non_blocking(call):
             if word == "to":
@@ -624,6 +687,11 @@ def goes_to_host(call: cst.Call) -> bool:
         if isinstance(value, cst.SimpleString) and value.evaluated_value == "cpu":
             return arg.keyword is None or arg.keyword.value == "device"
     return False
+
+
+def _is_one(waiter: str, on: str) -> bool:
+    """Tells whether two texts are plainly one stream: what is called may return another one."""
+    return waiter == on and "(" not in on and on not in (HOST, ANYTHING)
 
 
 def _whole(path: str) -> str:

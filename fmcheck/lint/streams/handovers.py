@@ -36,6 +36,7 @@ from fmcheck.lint.streams.function_streams import (
     ANYTHING,
     CURRENT,
     HOST,
+    RECORDS,
     is_non_blocking,
     streams_of,
 )
@@ -61,7 +62,7 @@ if TYPE_CHECKING:
 
 
 #: Calls that are handed a stream or an event and order nothing by themselves.
-_MARKS = frozenset({"StreamContext", "record", "record_event", "record_stream", "stream"})
+_MARKS = RECORDS | {"StreamContext", "getattr", "record_stream", "stream"}
 #: How functions are named that may only copy what they are handed, perhaps from the host.
 _CARRIES = regex(r"copy|device|fetch|h2d|load|move|put|send|stage|transfer")
 #: How names end of what is waited for, and is no tensor.
@@ -216,6 +217,7 @@ def _handed(streams: FunctionStreams, leaf: str, *, is_held: bool) -> Sieve[cst.
         return (
             last_name(call.func) not in _MARKS
             and call not in streams.wait_at
+            and not streams.awaits_itself(call)
             and any(
                 last_name(one) in leaves or (not leaf and looks_like_event(last_name(one)))
                 for given in (*call.args, *held)
@@ -526,7 +528,11 @@ def callers_wait(function: Function) -> bool:
 def helper_waits(call: cst.Call, function: Function) -> bool:
     """Tells whether a call leads to a function of the package that may wait or order streams."""
     callee = function.called(call)
-    return callee is not None and orders_streams(callee)
+    return (
+        callee is not None
+        and orders_streams(callee)
+        and not streams_of(function).awaits_itself(call)
+    )
 
 
 def _leaf(text: str) -> str:

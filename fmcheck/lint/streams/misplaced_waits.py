@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from fmcheck.lint.model.expressions import dotted, last_name, receiver, targets
+from fmcheck.lint.model.function import attribute_values
 from fmcheck.lint.model.sieve import any_between
 from fmcheck.lint.model.vocabulary import READS, looks_like_context
 from fmcheck.lint.source.lazy import cst
@@ -19,7 +20,7 @@ from fmcheck.lint.streams.function_streams import (
     streams_of,
 )
 from fmcheck.lint.streams.handovers import changes_stream, helper_waits, may_be_for, waits_for
-from fmcheck.lint.streams.stream_kinds import attribute_values, is_side, may_be_side
+from fmcheck.lint.streams.stream_kinds import is_side, may_be_side
 from fmcheck.lint.streams.tensor_use import launches
 from fmcheck.regex import regex
 

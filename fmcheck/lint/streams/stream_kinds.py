@@ -10,6 +10,8 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from fmcheck.lint.model.expressions import dotted, is_name, last_name, literal_elements, targets
+from fmcheck.lint.model.function import attribute_values, class_of, functions
+from fmcheck.lint.model.vocabulary import ENTERS
 from fmcheck.lint.source.lazy import cst
 from fmcheck.lint.source.walking import walk
 from fmcheck.lint.streams.function_streams import streams_of
@@ -21,7 +23,6 @@ if TYPE_CHECKING:
     from libcst import CSTNode
 
     from fmcheck.lint.model.function import Function
-    from fmcheck.lint.source.module import Family
     from fmcheck.lint.streams.function_streams import Context, FunctionStreams
 
 
@@ -69,12 +70,13 @@ def is_side(node: CSTNode, function: Function) -> bool:
 
 
 def is_kept_current(node: CSTNode, function: Function) -> bool:
-    """Tells whether a stream is the current or the default one of some time before, and no other.
+    """Tells whether a stream may be the current or the default one of some time before.
 
-    To be asked late: the class may have to be read for it.
+    One that is made here in some configurations is none. To be asked late: the class may have to be
+    read for it.
     """
     kinds = kinds_of(node, function)
-    return bool(kinds) and kinds <= {StreamKind.CURRENT, StreamKind.DEFAULT}
+    return bool(kinds & {StreamKind.CURRENT, StreamKind.DEFAULT}) and StreamKind.MADE not in kinds
 
 
 def may_be_side(streams: FunctionStreams) -> Sequence[Context]:
@@ -99,6 +101,8 @@ def kinds_of(node: CSTNode, function: Function, depth: int = 0) -> set[StreamKin
         return kinds_of(node.body, function, depth) | kinds_of(node.orelse, function, depth)
     if isinstance(node, cst.BooleanOperation):
         return kinds_of(node.left, function, depth) | kinds_of(node.right, function, depth)
+    if isinstance(node, cst.NamedExpr):
+        return kinds_of(node.value, function, depth)
     if isinstance(node, cst.Call):
         return _called(node, function, depth)
     if isinstance(node, cst.Name):
@@ -106,7 +110,7 @@ def kinds_of(node: CSTNode, function: Function, depth: int = 0) -> set[StreamKin
     if isinstance(node, cst.Attribute):
         return _attribute(node, function, depth)
     if isinstance(node, cst.Subscript):
-        return _entry(node.value, function, depth)
+        return _entry(node, function, depth)
     return {StreamKind.UNKNOWN}
 
 
@@ -118,6 +122,8 @@ def _called(call: cst.Call, function: Function, depth: int) -> set[StreamKind]:
         return {StreamKind.DEFAULT}
     if word in _CLASSES:
         return {StreamKind.MADE}
+    if ENTERS.search(word) and call.args:  # a context that is kept
+        return kinds_of(call.args[0].value, function, depth)
     if word == "cast" and len(call.args) == 2:
         return kinds_of(call.args[1].value, function, depth)
     callee = function.called(call)
@@ -139,7 +145,10 @@ def _named(name: str, function: Function, depth: int) -> set[StreamKind]:
 
 def _attribute(node: cst.Attribute, function: Function, depth: int) -> set[StreamKind]:
     if not (is_name(node.value, "self") or is_name(node.value, "cls")):
-        return {StreamKind.UNKNOWN}
+        held = _method_of(node.value, function)
+        if held is None:
+            return {StreamKind.UNKNOWN}
+        function = held
     found: set[StreamKind] = set()
     name, is_bound = node.attr.value, False
     for value, owner in attribute_values(name, function):
@@ -148,8 +157,23 @@ def _attribute(node: cst.Attribute, function: Function, depth: int) -> set[Strea
     return found if is_bound else {StreamKind.UNKNOWN}
 
 
-def _entry(base: CSTNode, function: Function, depth: int) -> set[StreamKind]:
-    """Returns what an entry of a list may be."""
+def _method_of(holder: CSTNode, function: Function) -> Function | None:
+    """Returns a function of the class that an object is made of, None where that is unknown."""
+    made: list[tuple[CSTNode | None, Function]] = []
+    if isinstance(holder, cst.Name):
+        made += [(one, function) for one in function.names.unlike(holder.value)]
+    elif isinstance(holder, cst.Attribute) and is_name(holder.value, "self"):
+        made += attribute_values(holder.attr.value, function)
+    value, owner = made[0] if len(made) == 1 else (None, function)
+    name = dotted(value.func) if isinstance(value, cst.Call) else None
+    family = class_of(owner.module, name) if name else None
+    inside = family.parts if family is not None else ()
+    return next((one for part in inside if part.is_nested for one in functions(part)), None)
+
+
+def _entry(node: cst.Subscript, function: Function, depth: int) -> set[StreamKind]:
+    """Returns what an entry of a list or a dict may be."""
+    base = node.value
     if isinstance(base, cst.Name):
         held = [(one, function) for one in function.names.values(base.value)]
     elif isinstance(base, cst.Attribute) and is_name(base.value, "self"):
@@ -159,9 +183,11 @@ def _entry(base: CSTNode, function: Function, depth: int) -> set[StreamKind]:
         held = []
     found: set[StreamKind] = set()
     for value, owner in held:
-        elements = literal_elements(value)
+        elements: Sequence[CSTNode] | None = literal_elements(value)
         if isinstance(value, (cst.ListComp, cst.GeneratorExp)):
             elements = [value.elt]
+        if isinstance(value, cst.Dict):
+            elements = _under(node, value)
         if elements is None:
             return {StreamKind.UNKNOWN}
         for one in elements:
@@ -169,59 +195,25 @@ def _entry(base: CSTNode, function: Function, depth: int) -> set[StreamKind]:
     return found or {StreamKind.UNKNOWN}
 
 
-def attribute_values(name: str, function: Function) -> Iterator[tuple[CSTNode | None, Function]]:
-    """Yields what a class binds to one of its attributes, or returns from a property of that name.
-
-    What the classes do that it is derived from counts too. None stands for what is bound in a way
-    that does not say the value.
-    """
-    family = function.part.stretch.family
-    if family is None:
-        return
-    # A class is looked through once for a name: each context on a stream asks for it.
-    known: dict[tuple[Family, str], list[tuple[CSTNode | None, Function | None]]]
-    known = function.module.memo.setdefault("attributes", {})
-    if (family, name) not in known:
-        known[family, name] = list(_bound_to(name, family))
-    for value, owner in known[family, name]:
-        yield value, owner or function
-
-
-def _bound_to(name: str, family: Family) -> Iterator[tuple[CSTNode | None, Function | None]]:
-    """Yields what is bound to an attribute and in which function, None beside functions."""
-    from fmcheck.lint.model.function import functions, lineage
-
-    for part in (part for one in lineage(family) for part in one.binding(name)):
-        for node in part.nodes():
-            value = getattr(node, "value", None)
-            if value is None:
-                continue
-            for target in targets(node):
-                inside = functions(part)
-                owner = inside[0] if inside else None
-                if dotted(target) in (f"self.{name}", f"cls.{name}") or (
-                    not inside and is_name(target, name)
-                ):
-                    yield value, owner
-                elif isinstance(target, cst.Tuple) and f"self.{name}" in map(
-                    dotted, (one.value for one in target.elements)
-                ):
-                    yield None, owner
-        for one in functions(part):
-            if one.name == name:
-                for inner in one.of(cst.Return):
-                    if inner.value is not None:
-                        is_own = dotted(inner.value) == f"self.{name}"
-                        yield (None if is_own else inner.value), one
+def _under(entry: cst.Subscript, display: cst.Dict) -> Sequence[CSTNode] | None:
+    """Returns the values of a dict that may stand under a key, None if that is unknown."""
+    index = entry.slice[0].slice
+    key = index.value if isinstance(index, cst.Index) else None
+    found: list[CSTNode] = []
+    for one in display.elements:
+        if not isinstance(one, cst.DictElement):
+            return None
+        strings = [at for at in (one.key, key) if isinstance(at, cst.SimpleString)]
+        if len(strings) < 2 or strings[0].evaluated_value == strings[1].evaluated_value:
+            found.append(one.value)
+    return found
 
 
 def _globals(name: str, function: Function) -> Iterator[CSTNode]:
     """Yields what statements beside functions, and functions that say `global`, bind to a name."""
     for part in function.module.naming(name):
-        if part.is_nested:
-            continue
         nodes = walk(part.node)
-        is_function = isinstance(part.node, cst.FunctionDef)
+        is_function = part.is_nested or isinstance(part.node, cst.FunctionDef)
         if is_function and not any(
             isinstance(one, cst.Global) and any(name == item.name.value for item in one.names)
             for one in nodes
