@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from fmcheck.lint import Example, Judged, Severity, cst
 from fmcheck.lint.model.accesses import Accesses, RelayAccess, accesses_of
-from fmcheck.lint.model.expressions import last_name
+from fmcheck.lint.model.expressions import dotted, last_name
 from fmcheck.lint.model.function import functions
 from fmcheck.lint.model.names import squeezed
 from fmcheck.lint.relay_rule import RelayRule
@@ -34,9 +34,10 @@ class GatherUnchecked(RelayRule):
     which, on some path to a return, no call is handed the buffer and the rows to check and to
     invalidate them. A check of another buffer by the same rows will do, for rows are stashed
     together; so will an assert on the values with a constant written back by hand. A guard may be
-    behind a switch. Kernels that the contract declares as gathers count; methods that it calls
-    peeks and buffers that are `kept` do not. A buffer that only looks like the declared ones is a
-    note.
+    behind a switch, in a function of the package that is handed the rows, and a context manager
+    that may check as it is left, kept by a name or put on an `ExitStack`, too. Kernels that the
+    contract declares as gathers count; methods that it calls peeks and buffers that are `kept` do
+    not. A buffer that only looks like the declared ones is a note.
 
     ## Why is this bad
     A row that was overwritten before it was read, read twice, or never written gives the token or
@@ -270,8 +271,8 @@ class _Checks:
         if not self._function.flow.contains(gather.node):
             return ""  # in a nested function: its caller's business
         guards = self._accesses.guards(gather.index)
-        barrier = self._barrier(("guards", gather.index), lambda: guards)
-        if barrier.follows(gather) or _ends_in(gather.node, guards, self._function):
+        barrier = self._barrier(("guards", gather.index), lambda: [*guards])
+        if barrier.follows(gather) or self._ends_in(gather, guards):
             return ""
 
         def asserts() -> Sequence[CSTNode]:
@@ -284,6 +285,19 @@ class _Checks:
         if barrier.may_follow(gather):
             return "is checked on some paths only"
         return "is neither checked nor invalidated"
+
+    def _ends_in(self, gather: RelayAccess, guards: Mapping[cst.Call, Sequence[cst.Call]]) -> bool:
+        """Tells whether a gather stands in a `with` of a guard, which may check as it is left."""
+        node, function = gather.node, self._function
+        while node is not function.node.body:
+            node = function.parents[node]
+            if isinstance(node, cst.With) and any(
+                one in guards and _checks_as_left(one, guards[one], function)
+                for item in node.items
+                for one in _contexts(item, function)
+            ):
+                return True
+        return False
 
     def _barrier(self, key: object, nodes: Callable[[], Sequence[CSTNode]]) -> _Barrier:
         if key not in self._barriers:
@@ -301,6 +315,8 @@ class _Barrier:
         self._own = sorted(map(flow.position, nodes))
         switches = (one for node in nodes for one in _switches(node, (), function))
         self._steps = frozenset({*self._own, *map(flow.position, switches)})
+        #: The same, with the `if`s that stand for more where some tests are known to hold.
+        self._more: dict[frozenset[str], frozenset[int]] = {}
         #: The nodes by the tests that they stand under.
         self._under: dict[str, list[CSTNode]] = {}
         for node in nodes:
@@ -310,32 +326,52 @@ class _Barrier:
     def follows(self, gather: RelayAccess) -> bool:
         """Tells whether each path from a gather to a return passes one."""
         at = self._flow.position(gather.node)
-        certain = {one.text for one in self._flow.known(gather.node) if one.holds}
-        more = {
-            self._flow.position(one)
-            for text in certain & self._under.keys()
-            for node in self._under[text]
-            for one in _switches(node, certain, self._function)
-        }
-        if len(self._steps) == (at in self._steps) and not more - {at}:
+        certain = frozenset(one.text for one in self._flow.known(gather.node) if one.holds)
+        if certain not in self._more:
+            found = self._steps.union(
+                self._flow.position(one)
+                for text in certain & self._under.keys()
+                for node in self._under[text]
+                for one in _switches(node, certain, self._function)
+            )
+            self._more[certain] = found if len(found) > len(self._steps) else self._steps
+        more = self._more[certain]
+        if len(more) == (at in more):
             return False
-        if not self._flow.may_leave(at, self._steps):
-            return True
-        more -= self._steps
-        return bool(more) and not self._flow.may_leave(at, self._steps | more)
+        return not self._flow.may_leave(at, self._steps) or not self._flow.may_leave(at, more)
 
     def may_follow(self, gather: RelayAccess) -> bool:
         """Tells whether a path leads from a gather to one."""
         return self._flow.may_lead_to(gather.node, self._own)
 
 
-def _ends_in(node: CSTNode, guards: Collection[CSTNode], function: Function) -> bool:
-    """Tells whether a node stands in a `with` of a guard, which may check as it is left."""
-    while node is not function.node.body:
-        node = function.parents[node]
-        if isinstance(node, cst.With) and any(one.item in guards for one in node.items):
-            return True
-    return False
+def _checks_as_left(guard: cst.Call, made: Sequence[cst.Call], function: Function) -> bool:
+    """Tells whether a context may check as it is left: one that is seen, after its `yield`."""
+    callee = function.called(guard)
+    yields = callee.of(cst.Yield) if callee is not None else ()
+    if callee is None or not yields:
+        return True
+    return any(callee.order[one] > callee.order[yields[-1]] for one in made)
+
+
+def _contexts(item: cst.WithItem, function: Function) -> Iterator[cst.Call]:
+    """Yields the calls that a `with` item may stand for, and those that a stack of it is handed."""
+    asked: list[CSTNode] = [item.item]
+    seen: set[CSTNode] = set()
+    while asked:
+        one = asked.pop()
+        if isinstance(one, cst.IfExp):
+            asked += [one.body, one.orelse]
+        elif isinstance(one, cst.Name) and one not in seen:
+            asked += function.names.values(one.value)
+        elif isinstance(one, cst.Call):
+            yield one
+        seen.add(one)
+    stack = dotted(item.asname.name) if item.asname is not None else None
+    for call in function.calls if stack else ():
+        if isinstance(call.func, cst.Attribute) and dotted(call.func.value) == stack:
+            yield call  # `stack.callback(check, buffer, rows)`
+            yield from (arg.value for arg in call.args if isinstance(arg.value, cst.Call))
 
 
 def _expressions(call: cst.Call, part: Part) -> AbstractSet[str]:

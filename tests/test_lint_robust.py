@@ -554,27 +554,41 @@ def test_four_times_the_statements_are_four_times_the_work(code, source):
 
 
 GATHERS = {
-    "FM101": (
+    "asserts": (
+        "FM101",
         "        t{0} = self.output_tokens_buf[rows{0}]\n"
         "        torch._assert_async((t{0} >= 0).all(), 'x')\n"
-        "        self.output_tokens_buf[rows{0}] = -1\n"
+        "        self.output_tokens_buf[rows{0}] = -1\n",
     ),
-    "FM105": (
+    "guards behind one switch": (
+        "FM101",
+        "        if batch.a:\n"
+        "            t{0} = self.output_tokens_buf[rows]\n"
+        "        if batch.a:\n"
+        "            guard(t{0}, self.output_tokens_buf, rows)\n",
+    ),
+    "guards that are entered": (
+        "FM101",
+        "        with guard(self.output_tokens_buf, rows):\n"
+        "            t{0} = self.output_tokens_buf[rows]\n",
+    ),
+    "exits": (
+        "FM105",
         "        if batch.x{0}:\n            return\n"
-        "        t{0} = self.output_tokens_buf[rows{0}]\n"
+        "        t{0} = self.output_tokens_buf[rows{0}]\n",
     ),
 }
 
 
-@pytest.mark.parametrize("code", GATHERS)
-def test_four_times_the_gathers_are_four_times_the_work(code):
+@pytest.mark.parametrize(("code", "gather"), GATHERS.values(), ids=GATHERS)
+def test_four_times_the_gathers_are_four_times_the_work(code, gather):
     rule = next(one for one in default_rules() if one.code == code)
     few, many = (
         steps_of(
             rule,
             "sglang/srt/managers/overlap_utils.py",
             "class FutureMap:\n    def resolve(self, batch):\n"
-            + "".join(map(GATHERS[code].format, range(n))),
+            + "".join(map(gather.format, range(n))),
         )
         for n in (50, 200)
     )

@@ -118,6 +118,78 @@ def test_an_assert_is_one_of_what_it_names(handed: str, is_checked: bool) -> Non
     assert ("its rows are not invalidated" in f"{found.message} {found.note}") is is_checked
 
 
+#: A relay with helpers that check what they are handed, and what stands around a gather in it.
+GUARDED = """
+import contextlib
+
+class FutureMap:
+    @contextlib.contextmanager
+    def settled(self, rows):
+        try:
+            yield
+        finally:
+            check(self.output_tokens_buf, rows)
+
+    @contextlib.contextmanager
+    def looked_at(self, rows):
+        check(self.output_tokens_buf, rows)
+        yield
+
+    def check(self, rows):
+        check(self.output_tokens_buf, rows)
+
+    def resolve(self, batch, rows):
+        {around}
+            batch.p = self.output_tokens_buf[rows]
+"""
+GUARD = "guarded(self.output_tokens_buf, rows)"
+
+
+@pytest.mark.parametrize(
+    ("around", "is_checked"),
+    [
+        (f"with torch.no_grad(), {GUARD} as guard:", True),
+        (f"guard = {GUARD}\n        with guard:", True),
+        (f"with {GUARD} if DEBUG else contextlib.nullcontext():", True),
+        (f"with contextlib.ExitStack() as stack:\n            stack.enter_context({GUARD})", True),
+        (
+            "with contextlib.ExitStack() as stack:\n"
+            "            stack.callback(check, self.output_tokens_buf, rows)",
+            True,
+        ),
+        ("with self.settled(rows):", True),
+        ("with self.looked_at(rows):", False),
+        ("with self.settled(batch.rows):", False),
+        ("with guarded(self.output_tokens_buf, batch.rows):", False),
+        ("with torch.no_grad():", False),
+        (f"guard = {GUARD}\n        if guard:", False),
+        (f"with {GUARD}:\n            pass\n        if batch:", False),
+        (
+            f"with contextlib.ExitStack() as stack:\n            other.enter_context({GUARD})",
+            False,
+        ),
+        ("if batch:\n            batch.p = 0\n        if batch:", False),
+    ],
+)
+def test_a_gather_inside_of_a_guard_is_checked_as_that_is_left(
+    around: str, is_checked: bool
+) -> None:
+    source = GUARDED.format(around=around).encode()
+    found = lint_text(source, OVERLAP_UTILS, [rules()["FM101"](sglang())])
+    assert [one.code for one in found] == ["FM101"] * (not is_checked)
+
+
+@pytest.mark.parametrize(
+    ("after", "is_checked"), [("self.check(rows)", True), ("self.check(batch.rows)", False)]
+)
+def test_a_method_that_checks_the_rows_that_it_is_handed_is_a_guard(
+    after: str, is_checked: bool
+) -> None:
+    source = f"{GUARDED.format(around='if batch:')}        {after}\n".encode()
+    found = lint_text(source, OVERLAP_UTILS, [rules()["FM101"](sglang())])
+    assert [one.code for one in found] == ["FM101"] * (not is_checked)
+
+
 def test_late_results_are_booked_unasked_up_to_0_5_11() -> None:
     managers = "sglang/srt/managers/"
     mixin = managers + "scheduler_output_processor_mixin.py"

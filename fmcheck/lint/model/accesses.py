@@ -99,9 +99,26 @@ class Accesses:
         """The writes of rows."""
         return [one for one in self.all if one.is_write]
 
-    def guards(self, index: str) -> Sequence[cst.Call]:
-        """Returns the calls that are handed a relay buffer and these rows, and are no gather."""
-        return self._guards.get(index, ())
+    def guards(self, index: str) -> Mapping[cst.Call, Sequence[cst.Call]]:
+        """Returns the calls that are handed a relay buffer and these rows, and are no gather.
+
+        So are calls of a function that makes such calls with the rows that it is handed: each
+        stands here with those that it makes.
+        """
+        return self._every_guard.get(index, {})
+
+    @cached_property
+    def _every_guard(self) -> Mapping[str, Mapping[cst.Call, Sequence[cst.Call]]]:
+        found: dict[str, dict[cst.Call, Sequence[cst.Call]]] = {}
+        for index, guards in self._guards.items():
+            found[index] = dict.fromkeys(guards, ())
+        for call in self.function.calls:
+            callee = self.function.called(call) if call.args else None
+            inner = accesses_of(callee, self._relays) if callee is not None else None
+            for name, value in callee.takes(call) if callee is not None else ():
+                if inner is not None and name in inner._guards:
+                    found.setdefault(self.index_text(value), {})[call] = inner._guards[name]
+        return found
 
     @cached_property
     def _guards(self) -> Mapping[str, Sequence[cst.Call]]:
