@@ -470,6 +470,13 @@ ODD = {
             def __init__(self, size):
                 self.tokens_buf = torch.zeros(size, dtype=torch.int64)
     """,
+    "of pybind11, as a CUDA graph is": """
+        import torch
+        class FutureMap(torch._C.CompilationUnit):
+            def __init__(self, size):
+                super().__init__()
+                self.tokens_buf = torch.zeros(size, dtype=torch.int64)
+    """,
     "attributes that are not there fail in another way": """
         import torch
         class FutureMap:
@@ -503,6 +510,8 @@ def test_a_class_of_an_odd_make_works_and_is_watched(bench: Bench, kind: str) ->
     assert codes(watch) == ["FR102"]
     coverage = watch.coverage()
     assert (coverage.problems, coverage.incomplete) == ((), ())
+    watch.stop()
+    assert "__init_subclass__" not in vars(engine.FutureMap)
 
 
 MIXED = """

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import ast
 import functools
 import re
 import sys
 import types
 from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
+import fmcheck.runtime
 from fmcheck.contract import parse_contract
 from fmcheck.runtime.core.naming import names_of
 from fmcheck.runtime.core.site import Sites
+from fmcheck.runtime.core.tally import Tally
+from fmcheck.runtime.relay.relay_tensor import relay_tensor
 from fmcheck.runtime.session.probes import EAGER, PROBES, Probe, ProbeTarget, tried
 from fmcheck.runtime.session.watch import Watch
 from fmcheck.runtime.steps import factories, placements
@@ -167,8 +172,8 @@ class PassingOn(TorchFunctionMode):
 
 
 @contextmanager
-def default_device() -> Iterator[None]:
-    torch.set_default_device("cpu")
+def default_device(kind: str) -> Iterator[None]:
+    torch.set_default_device(kind)
     try:
         yield
     finally:
@@ -206,7 +211,7 @@ AROUND: dict[str, Callable[[], Any]] = {
     "a function mode": PassingOn,
     "function modes in inference mode": function_mode_in_inference,
     "a device as context": lambda: torch.device("cpu"),
-    "a default device": default_device,
+    "a default device": lambda: default_device("cpu"),
     "wrappers": wrapped,
 }
 
@@ -224,14 +229,14 @@ def test_a_fault_is_found_and_its_healthy_twin_is_not(watch: Watch, name: str, a
     assert healthy == []
 
 
-@pytest.mark.parametrize("around", AROUND)
+@pytest.mark.parametrize("around", [*AROUND, "another default device"])
 @pytest.mark.parametrize(
     "probe",
-    [one for one in PROBES if one.cheap and one.applies(ProbeTarget("cpu", EAGER))],
+    [one for one in PROBES if one.applies(ProbeTarget("cpu", EAGER))],
     ids=lambda one: one.code,
 )
 def test_no_probe_is_dead_for_what_it_runs_in(probe: Probe, around: str) -> None:
-    with AROUND[around]():
+    with {**AROUND, "another default device": lambda: default_device("meta")}[around]():
         assert tried(probe, ProbeTarget("cpu")) == ""
 
 
@@ -533,3 +538,35 @@ def test_where_the_device_is_a_string_a_move_to_it_is_a_guess(
         assert (early.code, early.confidence) == ("FR404", confidence)
     finally:
         watch.stop()
+
+
+# --- what fmcheck makes itself ---
+
+FACTORIES = {"arange", "as_tensor", "empty", "empty_strided", "full", "ones", "rand", "randint"}
+FACTORIES |= {"randn", "scalar_tensor", "tensor", "zeros"}
+
+
+def test_what_fmcheck_makes_at_run_time_is_where_it_says_whatever_the_default() -> None:
+    made = []
+    for path in sorted(Path(fmcheck.runtime.__path__[0]).rglob("*.py")):
+        for call in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(call, ast.Call):
+                continue
+            named = [call.func, *call.args[:1]]  # or `partial(torch.zeros, ...)`
+            if any(ast.unparse(one) in {f"torch.{word}" for word in FACTORIES} for one in named):
+                made.append((f"{path.name}:{call.lineno}", [one.arg for one in call.keywords]))
+    assert len(made) > 30
+    assert [where for where, given in made if not {"device", None} & set(given)] == []
+
+
+def test_a_relay_of_the_host_is_watched_where_another_device_is_the_default() -> None:
+    tally = Tally()
+    with default_device("meta"):
+        plain = torch.zeros(4, 2, dtype=torch.int64, device="cpu")
+        made: Any = relay_tensor(plain, "buf", "test", tally, (">=", 0))
+        made._relay.lay_poison()
+        rows = torch.tensor([1, 2], device="cpu")
+        made[rows] = 5
+        assert made[rows].tolist() == [[5, 5], [5, 5]]
+        assert made[rows].tolist() == [[5, 5], [5, 5]]
+    assert [one.code for one in tally.drain()] == ["FR102"]

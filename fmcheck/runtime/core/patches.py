@@ -46,7 +46,7 @@ def patch(class_: type, name: str, value: Any) -> Undo:
         if class_.__dict__.get(name) is not value:
             return
         if own is None:
-            type.__delattr__(class_, name)
+            _delete(class_, name)
         else:
             _set(class_, name, own)
 
@@ -161,6 +161,14 @@ def _set(class_: type, name: str, value: Any) -> None:
         type.__setattr__(class_, name, value)
     except TypeError:  # some written in C insist on their own
         setattr(class_, name, value)
+
+
+def _delete(class_: type, name: str) -> None:
+    """Deletes an attribute of a class as `_set` sets it."""
+    try:
+        type.__delattr__(class_, name)
+    except TypeError:
+        delattr(class_, name)
 
 
 def patch_compile(

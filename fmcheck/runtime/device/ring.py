@@ -70,7 +70,9 @@ class Ring(Generic[_Made]):
         self.lost = ""
         self._made = made
         pinned = device.type == "cuda"
-        self.records = torch.zeros((CAPACITY, fields), dtype=torch.int64, pin_memory=pinned)
+        self.records = torch.zeros(
+            (CAPACITY, fields), dtype=torch.int64, device="cpu", pin_memory=pinned
+        )
         #: Records, those that did not fit included, and launches of gather and write.
         self.counts = torch.zeros(3, dtype=torch.int64, device=device)
 

@@ -67,7 +67,7 @@ def bits_of(tensor: torch.Tensor) -> torch.Tensor:
 @functools.cache
 def as_bits(value: int, dtype: torch.dtype) -> int:
     """Returns the bits of a number in `dtype`."""
-    return int(bits_of(torch.tensor([value], dtype=dtype)).item())
+    return int(bits_of(torch.tensor([value], dtype=dtype, device="cpu")).item())
 
 
 def can_be_followed(tensor: torch.Tensor) -> bool:

@@ -7,6 +7,7 @@ it is torch itself, with a copy to the host for each read, and poison lies in th
 
 from __future__ import annotations
 
+import functools
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -112,9 +113,10 @@ class Veil:
     @classmethod
     def like(cls, tensor: torch.Tensor) -> Veil:
         """Returns a veil for a buffer, over nothing yet."""
-        size, stride = tensor.size(), tensor.stride()
-        covered = torch.empty_strided(size, stride, dtype=torch.bool).zero_()
-        return cls(covered, torch.empty_strided(size, stride, dtype=tensor.dtype))
+        made = functools.partial(
+            torch.empty_strided, tensor.size(), tensor.stride(), device=tensor.device
+        )
+        return cls(made(dtype=torch.bool).zero_(), made(dtype=tensor.dtype))
 
     def of_view(self, view: torch.Tensor, offset: int) -> Veil | None:
         """Returns the part over a view that begins so many elements into the buffer.

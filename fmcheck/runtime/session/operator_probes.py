@@ -45,7 +45,7 @@ def sum_codes(written: int) -> set[str]:
     tally = Tally()
     undo = list(Uninitialized(tally).follow())
     try:
-        scratch = torch.empty(3)
+        scratch = torch.empty(3, device="cpu")
         scratch[:written] = 1.0
         (scratch * 2).sum().item()
     finally:

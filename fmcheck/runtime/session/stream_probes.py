@@ -73,8 +73,8 @@ def memory_codes(code: str, fenced: bool) -> list[str]:
     StaleEvents(streams.fences, [Contract(engine=Engine(name="probe"), streams=declared)])
 
     # Who adopts a buffer in inference mode has the probes run there, below the session's own mode:
-    # operators would come whole.
-    own = torch.inference_mode(False)
-    with own, virtual.followed_by(streams.fences), Mode(streams.ops):
+    # operators would come whole. A program's default device is not for what says none here.
+    own, host = torch.inference_mode(False), torch.device("cpu")
+    with own, host, virtual.followed_by(streams.fences), Mode(streams.ops):
         scratch.FAULTS[code](fenced, _Host(streams))
     return [one.code for one in tally.drain()]
