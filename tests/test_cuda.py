@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 import torch
 
+import fmcheck.contracts
+from fmcheck.contract import load_contract
 from fmcheck.runtime.core.tally import Tally
 from fmcheck.runtime.relay.owners import Owners
 from fmcheck.runtime.relay.relay_tensor import RelayTensor, relay_tensor
@@ -474,3 +477,30 @@ def test_stalled_streams_change_nothing_that_is_fenced(mode, monkeypatch):
         assert slept
     finally:
         watch.stop()
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_default_device_moves_nothing_of_what_is_watched(tally, device):
+    torch.set_default_device("cuda")
+    try:
+        plain = torch.zeros(16, dtype=torch.int64, device=device)
+        buf = relay_tensor(plain, "Map.buf", "engine:Map", tally, (">=", 0))
+        buf._relay.lay_poison()
+        batch = torch.tensor([1, 2], device=device)
+        buf[batch] = 5
+        assert buf[batch].tolist() == buf[batch].tolist() == [5, 5]
+    finally:
+        torch.set_default_device(None)
+
+    assert codes(tally) == ["FR102"]
+
+
+def test_a_session_with_the_shipped_contracts_lets_go_of_graphs():
+    before = dict(vars(torch.cuda.CUDAGraph))
+    shipped = Path(fmcheck.contracts.__path__[0]).glob("*.toml")
+    watch = Watch([load_contract(path) for path in shipped])
+    watch.start()
+    assert vars(torch.cuda.CUDAGraph)["replay"] is not before["replay"]
+    watch.stop()
+
+    assert dict(vars(torch.cuda.CUDAGraph)) == before
