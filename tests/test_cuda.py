@@ -488,7 +488,8 @@ def test_a_default_device_moves_nothing_of_what_is_watched(tally, device):
         buf._relay.lay_poison()
         batch = torch.tensor([1, 2], device=device)
         buf[batch] = 5
-        assert buf[batch].tolist() == buf[batch].tolist() == [5, 5]
+        assert buf[batch].tolist() == [5, 5]
+        _ = buf[batch]
     finally:
         torch.set_default_device(None)
 
@@ -504,3 +505,77 @@ def test_a_session_with_the_shipped_contracts_lets_go_of_graphs():
     watch.stop()
 
     assert dict(vars(torch.cuda.CUDAGraph)) == before
+
+
+# --- the host's memory, and what torch does by itself ---
+
+
+@pytest.mark.parametrize("fenced", [True, False])
+@pytest.mark.parametrize("way", ["copy_", "to"])
+@pytest.mark.parametrize("read", ["tolist", "clone", "numpy"])
+def test_what_is_copied_to_the_host_is_read_after_a_wait(engine, way, read, fenced):
+    target = torch.zeros(4, dtype=torch.int64, pin_memory=True)
+    with torch.cuda.stream(engine.forward):
+        tokens = torch.arange(4, device="cuda")
+        if way == "copy_":
+            target.copy_(tokens, non_blocking=True)
+        else:
+            target = tokens.to("cpu", non_blocking=True)
+    if fenced:
+        engine.forward.synchronize()
+    getattr(target, read)()
+
+    assert codes(engine.tally) == ([] if fenced else ["FR404"])
+
+
+@pytest.mark.parametrize("fenced", [True, False])
+@pytest.mark.parametrize("by_numpy", [True, False])
+def test_what_is_copied_from_the_host_is_written_after_a_wait(engine, by_numpy, fenced):
+    staging = torch.arange(4).pin_memory()
+    with torch.cuda.stream(engine.forward):
+        _ = staging.to("cuda", non_blocking=True)
+    if fenced:
+        engine.forward.synchronize()
+    if by_numpy:
+        staging.numpy()[:] = 9
+    else:
+        staging.fill_(9)
+    torch.cuda.synchronize()
+
+    assert codes(engine.tally) == ([] if fenced else ["FR403"])
+
+
+def test_memory_that_is_not_pinned_is_waited_for(engine):
+    with torch.cuda.stream(engine.forward):
+        target = torch.zeros(4)
+        target.copy_(torch.ones(4, device="cuda"), non_blocking=True)
+    assert target.tolist() == [1.0] * 4
+    assert codes(engine.tally) == []
+
+
+def test_a_backward_pass_joins_the_streams_of_its_nodes(engine):
+    weight = torch.ones(64, 64, device="cuda", requires_grad=True)
+    torch.cuda.synchronize()
+    with torch.cuda.stream(engine.forward):
+        out = torch.ones(4, 64, device="cuda") @ weight
+    engine.schedule.wait_stream(engine.forward)
+    with torch.cuda.stream(engine.schedule):
+        (out * 2).sum().backward()
+        with torch.no_grad():
+            weight -= weight.grad
+    torch.cuda.synchronize()
+
+    assert codes(engine.tally) == []
+
+
+def test_a_capture_begins_with_a_wait(engine):
+    with torch.cuda.stream(engine.forward):
+        tokens = torch.arange(4, device="cuda") + 1
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        torch.ones(4, device="cuda")
+    with torch.cuda.stream(engine.schedule):
+        tokens.add_(1)
+    torch.cuda.synchronize()
+
+    assert codes(engine.tally) == []

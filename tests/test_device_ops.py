@@ -1,11 +1,14 @@
-"""FR401 on a device's own streams, shown on a stand-in: they order what runs on the CPU here.
+"""FR401, FR403 and FR404 on a device's own streams, shown on a stand-in.
 
-`meta` stands for the host's memory.
+They order what runs on the CPU here, and `meta` stands for the host's memory; for uploads it is the
+other way round.
 """
 
 from __future__ import annotations
 
+import sys
 import threading
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +18,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 import fmcheck
 from fmcheck.runtime.core.site import unfollowed
+from fmcheck.runtime.device import device_ops
 from fmcheck.runtime.relay.relay_tensor import RelayTensor, relay_tensor
 from fmcheck.runtime.session.watch import Watch
 from fmcheck.runtime.steps import capturing
@@ -52,20 +56,28 @@ class Engine:
         return [(one.buffer, one.notes[0].partition(":")[0]) for one in self.found()]
 
 
-@pytest.fixture
-def engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
+@contextmanager
+def following(kind: str) -> Iterator[Engine]:
+    """Memory of a kind is the stand-in's."""
     device = Device()
-    monkeypatch.setitem(__import__("sys").modules, device.__name__, device)
     watch = Watch([], streams="tracked")
     watch.start()
     assert watch.services.streams is not None
-    undo = list(watch.services.streams.follow_device(device, "cpu"))
-    yield Engine(watch, device)
-    watch.tally.active = False
-    for one in reversed(undo):
-        one()
-    watch.stop()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, device.__name__, device)
+        undo = list(watch.services.streams.follow_device(device, kind))
+        yield Engine(watch, device)
+        watch.tally.active = False
+        for one in reversed(undo):
+            one()
+        watch.stop()
     assert _get_current_dispatch_mode_stack() == []
+
+
+@pytest.fixture
+def engine() -> Iterator[Engine]:
+    with following("cpu") as engine:
+        yield engine
 
 
 def rows(*numbers: int) -> torch.Tensor:
@@ -297,3 +309,158 @@ def test_a_relay_tensor_is_as_it_was(engine: Engine) -> None:
         engine.buf[rows(1, 2)] = 5
         assert engine.buf[rows(1, 2)].tolist() == [5, 5]
     assert engine.found() == ()
+
+
+# --- copies from and to the host's memory ---
+
+
+TOUCHES: dict[str, Callable[[torch.Tensor], object]] = {
+    "add": lambda one: one + 1,
+    "index": lambda one: one[1:].sum(),
+    "clone": lambda one: one.clone(),
+    "copy from": lambda one: torch.empty(4, device="meta").copy_(one),
+}
+
+
+@pytest.mark.parametrize("waits", ["", "stream", "event", "device", "item"])
+@pytest.mark.parametrize("touch", TOUCHES)
+def test_the_host_reads_what_a_device_copies_to_it_once_it_has_waited(
+    engine: Engine, touch: str, waits: str
+) -> None:
+    device, done = engine.device, engine.device.Event()
+    target = torch.zeros(4, device="meta")
+    with device.stream(engine.forward):
+        one = torch.arange(4.0)
+        target.copy_(one, non_blocking=True)
+        done.record()
+        if waits == "item":
+            one[0].item()
+    {"stream": engine.forward.synchronize, "event": done.synchronize}.get(waits, lambda: None)()
+    if waits == "device":
+        device.synchronize()
+    TOUCHES[touch](target)
+    found = engine.found()
+    assert [one.code for one in found] == ([] if waits else ["FR404"])
+    for one in found:
+        assert one.last_write is not None
+        assert (one.access.stream, one.last_write.stream) == ("host", "forward")
+
+
+def test_what_to_made_on_the_host_is_read_after_a_wait(engine: Engine) -> None:
+    with engine.device.stream(engine.forward):
+        sent = torch.arange(4).to("meta", non_blocking=True)
+    _ = sent + 1
+    assert [one.code for one in engine.found()] == ["FR404"]
+
+
+def test_a_device_s_copies_of_two_buffers_are_two(engine: Engine) -> None:
+    """As an engine with two pairs of buffers, which waits for the other pair's event."""
+    targets = [torch.zeros(4, device="meta") for _ in range(2)]
+    done = [engine.device.Event() for _ in range(2)]
+    for step in range(4):
+        with engine.device.stream(engine.forward):
+            targets[step % 2].copy_(torch.arange(4), non_blocking=True)
+            done[step % 2].record()
+        if step:
+            done[1 - step % 2].synchronize()
+            _ = targets[1 - step % 2] + 1
+    assert engine.found() == ()
+
+
+@pytest.fixture
+def uploads(monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
+    """Here `meta` is the device, and this process's memory the host's, all of it pinned."""
+    monkeypatch.setattr(device_ops, "_is_pinned", lambda tensor: True)
+    with following("meta") as engine:
+        yield engine
+
+
+WRITES: dict[str, Callable[[torch.Tensor], object]] = {
+    "fill_": lambda one: one.fill_(7),
+    "copy_": lambda one: one.copy_(torch.ones(4)),
+    "by index": lambda one: one.__setitem__(torch.tensor([1]), 7.0),
+    "a part": lambda one: one[1:].zero_(),
+    "NumPy": lambda one: one.numpy().fill(7),
+}
+
+
+@pytest.mark.parametrize("waited", [True, False])
+@pytest.mark.parametrize("way", ["copy_", "to"])
+@pytest.mark.parametrize("write", WRITES)
+def test_the_host_writes_what_a_device_has_yet_to_read(
+    uploads: Engine, write: str, way: str, waited: bool
+) -> None:
+    staging, target = torch.arange(4.0), torch.empty(4, device="meta")
+    with uploads.device.stream(uploads.forward):
+        if way == "to":
+            target = staging.to("meta", non_blocking=True)
+        else:
+            target.copy_(staging, non_blocking=True)
+    if waited:
+        uploads.forward.synchronize()
+    WRITES[write](staging)
+    uploads.device.synchronize()
+    found = uploads.found()
+    assert [one.code for one in found] == ([] if waited else ["FR403"])
+
+
+def test_a_buffer_that_is_only_read_meanwhile_is_no_one_s_fault(uploads: Engine) -> None:
+    staging, target = torch.arange(4.0), torch.empty(4, device="meta")
+    with uploads.device.stream(uploads.forward):
+        target.copy_(staging, non_blocking=True)
+    _ = staging + 1, staging.tolist(), staging.clone()
+    assert uploads.found() == ()
+    lifetimes = uploads.streams.lifetimes
+    assert lifetimes is not None
+    assert lifetimes.awaits_devices
+    uploads.device.synchronize()
+    assert not lifetimes.awaits_devices
+
+
+# --- what torch does in threads of its own ---
+
+
+@contextmanager
+def without_a_line(engine: Engine) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engine.watch.tally.sites, "here", lambda ours=0: 0)
+        yield
+
+
+def test_what_torch_alone_does_is_nobody_s_race(engine: Engine) -> None:
+    with without_a_line(engine):
+        with engine.device.stream(engine.forward):
+            grad = torch.arange(4) + 1
+        with engine.device.stream(engine.schedule):
+            _ = grad * 2
+    assert engine.found() == ()
+    assert engine.watch.coverage().untracked != ()
+
+
+def test_a_race_with_what_torch_alone_does_is_incomplete(engine: Engine) -> None:
+    with engine.device.stream(engine.forward):
+        tokens = torch.arange(4) + 1
+    with without_a_line(engine), engine.device.stream(engine.schedule):
+        _ = tokens * 2
+    assert [(one.code, one.confidence) for one in engine.found()] == [("FR401", "incomplete")]
+
+
+@pytest.mark.parametrize("by_torch", [True, False])
+def test_after_a_backward_pass_its_nodes_are_waited_for(engine: Engine, by_torch: bool) -> None:
+    """What a hook of the program does on a stream of its own is not."""
+    made = []
+
+    def node(grad: torch.Tensor) -> None:
+        with engine.device.stream(engine.forward):
+            made.append(torch.arange(4) + 1)
+
+    def hook(grad: torch.Tensor) -> None:
+        with without_a_line(engine) if by_torch else nullcontext():
+            node(grad)
+
+    with engine.device.stream(engine.schedule):
+        leaf = torch.ones(2, requires_grad=True)
+        leaf.register_hook(hook)
+        (leaf * 2).sum().backward()
+        _ = made[0] * 2
+    assert [one.code for one in engine.found()] == ([] if by_torch else ["FR401"])

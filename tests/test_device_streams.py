@@ -70,7 +70,8 @@ class Device(ModuleType):
 
         class graph:  # noqa: N801
             def __enter__(self) -> None:
-                log.append("capture")
+                module.synchronize()
+                module.CUDAGraph().capture_begin()
 
             def __exit__(self, *_: object) -> None:
                 pass
@@ -230,6 +231,15 @@ def test_after_a_capture_no_race_is_certain(streams, device) -> None:
     assert list(streams.fences.doubts) == [
         "a graph was captured, and what its replays touch is not seen"
     ]
+
+
+def test_what_torch_waits_for_before_it_captures_is_a_wait(streams, device) -> None:
+    lane = streams.lane(device.Stream())
+    streams.fences.launch(lane)
+    epoch = streams.fences.now(lane)
+    assert not streams.fences.ordered(epoch, streams.fences.host)
+    with device.graph():
+        assert streams.fences.ordered(epoch, streams.fences.host)
 
 
 @pytest.mark.parametrize("name", ["capture_begin", "replay"])

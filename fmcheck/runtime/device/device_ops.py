@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from fmcheck.runtime.core.site import unfollowed
+from fmcheck.runtime.order.blocks import BlockUse
 from fmcheck.runtime.steps import capturing
 from fmcheck.runtime.steps.operators import COPIES, MASKS
 from fmcheck.runtime.steps.placements import tensors_in
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
 
     from fmcheck.runtime.device.device_streams import DeviceStreams
     from fmcheck.runtime.order.cross_stream import CrossStreamTensors
-    from fmcheck.runtime.order.fences import Fences
+    from fmcheck.runtime.order.fences import Fences, Lane
+    from fmcheck.runtime.order.lifetimes import Lifetimes
     from fmcheck.runtime.order.ops import OperatorCall
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
@@ -37,6 +39,8 @@ class DeviceOps:
         self.fences = fences
         self.cross_stream = cross_stream
         self.devices = devices
+        self.lifetimes: Lifetimes | None = None
+        self._in_backward: dict[str, set[Lane]] = {}
 
     def device_of(self, tensors: Iterable[Any], kwargs: Mapping[str, Any]) -> torch.device | None:
         """Returns the followed device that a call runs on, None if it runs on none."""
@@ -70,7 +74,33 @@ class DeviceOps:
             # What the host has waited for is done by now, the call itself included.
             if not call.host and self._waits(call, given, made):
                 self.fences.read_by_host(call.lane)
+            elif call.is_async_copy and self.lifetimes is not None:
+                self._copied(call, given, made)
+            if not call.has_line:
+                self._in_backward.setdefault(str(device), set()).add(call.lane)
         return result
+
+    def _copied(
+        self, call: OperatorCall, given: list[torch.Tensor], made: list[torch.Tensor]
+    ) -> None:
+        """The host's end of a copy that it does not wait for is not its to touch before that."""
+        for tensor, is_target in ((given[0], False), ((made or given)[-1], True)):
+            if not self._is_there(tensor) and self.lifetimes is not None:
+                use = BlockUse(*call.now(self.fences))
+                self.lifetimes.copied_by_device(tensor, use, is_target)
+
+    def after_backward(self) -> None:
+        """A backward pass is over: torch has made the current streams wait for those of its nodes.
+
+        Those run in threads of its own, where no line of the program is. What a hook does on a
+        stream of its own is not waited for.
+        """
+        while self._in_backward:
+            device, lanes = self._in_backward.popitem()
+            streams = self.devices.get(torch.device(device).type)
+            if streams is not None:
+                for lane in lanes:
+                    self.fences.wait_lane(streams.lane_on(device), lane)
 
     def _there(self, tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
         return [one for one in tensors if one.device.type in self.devices and type(one) in _PLAIN]

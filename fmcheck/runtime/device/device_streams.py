@@ -23,6 +23,7 @@ from fmcheck.runtime.core.naming import holder_of
 from fmcheck.runtime.core.patches import patch, rebind
 from fmcheck.runtime.core.site import is_here, unfollowed
 from fmcheck.runtime.order.virtual import CHECK
+from fmcheck.runtime.steps.torch_modes import left_alone
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -131,7 +132,8 @@ class DeviceStreams:
         if accelerator is not None and hasattr(accelerator, "current_stream"):
             yield from self._wrap_function(accelerator.current_stream, self._hands_out_a_stream)
         captured = "a graph was captured, and what its replays touch is not seen"
-        yield from self._doubt_after("graph", "__enter__", captured)
+        # It waits for the device before it captures.
+        yield from self._doubt_after("graph", "__enter__", captured, self.fences.synchronize_all)
         replayed = "a graph was replayed, and what it touches is not seen"
         for graph in self._graphs():
             yield from self._doubt_after(graph, "capture_begin", captured)
@@ -266,11 +268,22 @@ class DeviceStreams:
         """Returns the names of the module's classes of graphs: `CUDAGraph`, `XPUGraph` and such."""
         return [name for name in dir(self.module) if name.endswith("Graph")]
 
-    def _doubt_after(self, class_: str, name: str, reason: str) -> Iterator[Undo]:
-        """Doubts races from the first call of a method on, where the module has its class."""
+    def _doubt_after(
+        self, class_: str, name: str, reason: str, waits: Callable[[], None] | None = None
+    ) -> Iterator[Undo]:
+        """Doubts races from the first call of a method on, where the module has its class.
+
+        Where it `waits`, what that tells of is seen.
+        """
+
+        def observe(*_: Any, **__: Any) -> None:
+            if waits is not None:
+                waits()
+            self.fences.doubt(reason)
+
         owner = getattr(self.module, class_, None)
         if isinstance(owner, type) and hasattr(owner, name):
-            yield from self._wrap(owner, name, lambda *_, **__: self.fences.doubt(reason))
+            yield from self._wrap(owner, name, observe)
 
     def _observed(
         self, function: Callable[..., Any], observe: Callable[..., None]
@@ -289,7 +302,7 @@ class DeviceStreams:
                     broke(self.fences.tally, CHECK, err)
             return result
 
-        return call
+        return left_alone(call)
 
     def _wrap_function(
         self, function: Callable[..., Any], observe: Callable[[], None]

@@ -112,7 +112,8 @@ class PendingCopy:
 
     `known` tells that this end is the host's, `sure` that it is so beyond doubt, `doubtful` that it
     may be the device's as well. `before` holds the source's bytes at the call, `borrowed` keeps
-    memory of another owner, as of a NumPy array, whose tensor may go before the copy is done.
+    memory of another owner, as of a NumPy array, whose tensor may go before the copy is done. One
+    that is `real` is made by a device, which may be at it now.
     """
 
     use: BlockUse
@@ -121,6 +122,7 @@ class PendingCopy:
     doubtful: bool = False
     before: bytes = b""
     borrowed: torch.UntypedStorage | None = None
+    real: bool = False
 
 
 @dataclass(eq=False, slots=True)

@@ -24,7 +24,7 @@ from fmcheck.runtime.order.extents import (
     is_certain,
     picked,
 )
-from fmcheck.runtime.order.races import Party, race
+from fmcheck.runtime.order.races import INCOMPLETE, Party, race
 from fmcheck.runtime.order.virtual import lane_of
 from fmcheck.runtime.steps.placements import Placement, is_sure, origin_of, placement_of
 from fmcheck.runtime.steps.writes import address_of
@@ -40,6 +40,8 @@ _UNCOMPARED = "they touch too many pieces, or an index on a device picks them"
 _MASKED = "an index writes what was gathered before, of which the reader may use a part alone"
 _UNSURE = "nothing tells whether what `to` was called on is the host's, which no stream waits for"
 _APART = "who uses memory that was sent to the device may go on with what the host has"
+_OF_TORCH = "they are torch's own, in threads where no line of the program is"
+_HALF_SEEN = "one of the two is torch's own, of a backward pass say, which orders streams unseen"
 _EVICTED = f"more than {_REMEMBERED} accesses of one tensor are not remembered"
 
 
@@ -311,6 +313,10 @@ class CrossStreamTensors:
         fences, tally = self.fences, self.fences.tally
         if tally.sites.is_showing():
             return
+        lines = [tally.moments.site(one.moment) for one in (early, late)]
+        if not any(lines):
+            tally.untrack("accesses", _OF_TORCH)
+            return
         with tally.lock:
             gap = self._gap(kind, early, late)
             if gap in self._reported and tally.seen_again(self._reported[gap]):
@@ -323,6 +329,9 @@ class CrossStreamTensors:
             last = fences.add_event(late.lane, later, late.moment, about=name, ordered=False)
             found = race(fences, kind, before, after, (first, last))
             found = replace(found, buffer=name, device=str(block.device))
+            if not all(lines):
+                notes = (*found.notes, _HALF_SEEN)
+                found = replace(found, notes=notes, confidence=INCOMPLETE)
             self._reported[gap] = found.key
             tally.report(found)
 

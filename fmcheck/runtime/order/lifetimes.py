@@ -82,6 +82,7 @@ class Lifetimes:
         self._coin = None if fences.seed is None else random.Random(fences.seed)
         self._reports = TooSoon(fences)
         self._read_by_copies: set[Block] = set()
+        self._met_by_devices: set[Block] = set()
         self._freed_memory = FreedMemory(fences, self._reports)
         self._views: dict[int, weakref.ref[Any]] = {}
         self._numbers = itertools.count()
@@ -96,6 +97,7 @@ class Lifetimes:
         for block in self.blocks:
             block.filled_by = block.read_by = ()
         self._read_by_copies.clear()
+        self._met_by_devices.clear()
         self._freed_memory.begin_test()
         self._views.clear()
 
@@ -345,15 +347,49 @@ class Lifetimes:
             storage = tensor.untyped_storage() if before and known else None
             borrowed = None if storage is None or storage.resizable() else storage
             copy = PendingCopy(end, known, sure, doubtful, before, borrowed)
-            kept = (*(block.filled_by if is_target else block.read_by), copy)
-            if len(kept) > _KEPT_COPIES:
-                self.tally.untrack("copies", f"more than {_KEPT_COPIES} of one tensor unwaited for")
-                kept = kept[1:]
-            if is_target:
-                block.filled_by = kept
-                block.read_by = tuple(_in_sight(one, low, high) for one in block.read_by)
-            else:
-                block.read_by = kept
+            self._keep(block, copy, is_target)
+
+    def _keep(self, block: Block, copy: PendingCopy, is_target: bool) -> None:
+        kept = (*(block.filled_by if is_target else block.read_by), copy)
+        if len(kept) > _KEPT_COPIES:
+            self.tally.untrack("copies", f"more than {_KEPT_COPIES} of one tensor unwaited for")
+            kept = kept[1:]
+        if is_target:
+            low, high = copy.use.low, copy.use.high
+            block.filled_by = kept
+            block.read_by = tuple(_in_sight(one, low, high) for one in block.read_by)
+        else:
+            block.read_by = kept
+
+    # --- copies of a real device ---
+
+    @property
+    def awaits_devices(self) -> bool:
+        """Tells whether a device may still be copying from or to the host's memory."""
+        return bool(self._met_by_devices)
+
+    def copied_by_device(self, tensor: torch.Tensor, use: BlockUse, is_target: bool) -> None:
+        """Keeps the host's end of an asynchronous copy in mind, of which a device has the other."""
+        placements.declare_host(tensor)
+        block = self.blocks.of(tensor)
+        self._forget_done(block)
+        if not is_target:
+            self._compare(block, use.moment)
+            self._read_by_copies.add(block)
+        self._met_by_devices.add(block)
+        self._is_on_host(tensor)
+        end = BlockUse(use.lane, use.count, use.moment, *span(tensor))
+        before = b"" if is_target else content(tensor)
+        copy = PendingCopy(end, known=True, sure=True, before=before, real=True)
+        self._keep(block, copy, is_target)
+
+    def before_by_hand(self, call: OperatorCall) -> None:
+        """The host itself is about to run an operator, in a thread that uses a real device."""
+        for tensor in call.writes:
+            self._writes(call, tensor)
+        for tensor, block in zip(call.reads, call.read_in(self.blocks), strict=True):
+            if block.filled_by:
+                self._host_reads(call, tensor, block)
 
     def _is_on_host(self, tensor: torch.Tensor) -> None:
         """Host memory is touched by the host at once, whatever stream is current.
@@ -369,12 +405,15 @@ class Lifetimes:
     # --- FR404 ---
 
     def _host_reads(self, call: OperatorCall, tensor: torch.Tensor, block: Block) -> bool:
-        """Judges a read, by the host's own hand or an operator; tells whether it came too early."""
+        """Judges a read, by the host's own hand or an operator.
+
+        Tells whether it came too early for a copy that only seems to be under way.
+        """
         self._forget_done(block)
         for copy in block.filled_by:
             if copy.use.meets(*span(tensor)) and not self._is_in_order(call, copy):
                 self._early_read(call.name, self._reports.here(), copy)
-                return True
+                return not copy.real
         return False
 
     def _viewed(self, call: OperatorCall) -> None:
@@ -502,6 +541,7 @@ class Lifetimes:
     def _freed(self, block: Block) -> None:
         """Memory goes back to the allocator."""
         self._read_by_copies.discard(block)
+        self._met_by_devices.discard(block)
         if self.tally.active:
             self._freed_memory.freed(block)
 
@@ -520,6 +560,10 @@ class Lifetimes:
                     _forget(block, copy)
                 if not block.read_by:
                     self._read_by_copies.discard(block)
+            for block in list(self._met_by_devices):
+                self._forget_done(block)
+                if not (block.filled_by or block.read_by):
+                    self._met_by_devices.discard(block)
 
     def _is_done(self, copy: PendingCopy) -> bool:
         return self.fences.ordered(copy.use.epoch, self.fences.host)

@@ -108,6 +108,11 @@ class OperatorCall:
             self._now = lane, fences.time(lane), tally.moments.on(lane.name, self._site)
         return self._now
 
+    @property
+    def has_line(self) -> bool:
+        """Tells whether a line of the program makes this call, once `now` was asked."""
+        return self._site != 0
+
     def read_in(self, blocks: Blocks) -> list[Block]:
         """Returns the blocks of `reads`, looked for once."""
         if self._read_in is None:
@@ -162,6 +167,20 @@ class OnDevice(Protocol):
     def run(self, call: OperatorCall, device: torch.device, function: Callable[[], Any]) -> Any:
         """Makes a call, an operator or a read by the host, and tells of it."""
 
+    def after_backward(self) -> None:
+        """A backward pass is over."""
+
+
+class ByHand(Protocol):
+    """What judges the host's own operators while a real device copies from or to its memory."""
+
+    @property
+    def awaits_devices(self) -> bool:
+        """Tells whether one may still be at it."""
+
+    def before_by_hand(self, call: OperatorCall) -> None:
+        """The host is about to run an operator."""
+
 
 class Ops:
     """What listens to the operators of a session."""
@@ -170,6 +189,7 @@ class Ops:
         self.tally = tally
         self.listeners: list[OperatorListener] = []
         self.on_device: OnDevice | None = None
+        self.by_hand: ByHand | None = None
         self.moves: Moves | None = None
         self._is_watching = False
         self._here = _Here()
@@ -177,7 +197,7 @@ class Ops:
     def follow(self) -> Iterator[Undo]:
         """Begins to watch, yielding how to let go of each part."""
         yield virtual.on_use(self._uses_streams)
-        yield hear_backward()
+        yield hear_backward(self._after_backward)
         for name in HOST_READS:
             method = getattr(torch.Tensor, name, None)
             if method is not None:
@@ -247,6 +267,11 @@ class Ops:
         if not (is_of_device or virtual.is_in_stream()):
             self.stop()
 
+    def _after_backward(self) -> None:
+        if self.on_device is not None and self.tally.active:
+            with contained(self.tally, CHECK):
+                self.on_device.after_backward()
+
     # --- calls ---
 
     def run(self, plan: Operator, args: Any, kwargs: Any, make: Make) -> Any:
@@ -311,7 +336,12 @@ class Ops:
                 )
                 call.is_async_copy = plan.name in COPIES and _is_asynchronous(call)
                 return call
-        if plan.is_view or self._here.of_device:
+        if plan.is_view:
+            return None
+        if self._here.of_device:
+            if self.on_device and self.by_hand is not None and self.by_hand.awaits_devices:
+                host = self.on_device.fences.host
+                self._judge_by_hand(OperatorCall(plan, args, kwargs, host, reads, writes))
             return None
         lane = virtual.lane_of(None)
         if lane.fences.tally is not self.tally:  # a probe's
@@ -319,6 +349,17 @@ class Ops:
         call = OperatorCall(plan, args, kwargs, lane, reads, writes, host=by_host)
         call.is_async_copy = plan.name in COPIES and _is_asynchronous(call)
         return call
+
+    def _judge_by_hand(self, call: OperatorCall) -> None:
+        """Tells of an operator that the host itself is about to run."""
+        here = self._here
+        here.quiet = True
+        try:
+            with unheard():
+                if self.by_hand is not None:
+                    self.by_hand.before_by_hand(call)
+        finally:
+            here.quiet = False
 
     def _made(self, call: OperatorCall, make: Callable[[], Any]) -> Any:
         """Makes a call between what the listeners want before and after it."""

@@ -44,12 +44,21 @@ class FollowedStreams:
         self.ops.listeners.append(self.cross_stream)
         self.clashes = Clashes(tally)
         self.devices: dict[str, DeviceStreams] = {}
-        self.ops.on_device = DeviceOps(self.fences, self.cross_stream, self.devices)
+        self.on_device = DeviceOps(self.fences, self.cross_stream, self.devices)
+        self.ops.on_device = self.on_device
         self.lifetimes: Lifetimes | None = None
         self.delay: Delay | None = None
         if mode in ("delayed", "random"):
             self.delay = Delay(self.fences, self.cross_stream, self.fences.seed)
             self.ops.listeners.append(self.delay)
+
+    def judge_memory(self, lifetimes: Lifetimes) -> None:
+        """Has memory judged by what streams still do with it.
+
+        First of all: what the host reads, it has not waited for yet.
+        """
+        self.lifetimes = self.on_device.lifetimes = self.ops.by_hand = lifetimes
+        self.ops.listeners.insert(0, lifetimes)
 
     def follow(self) -> Iterator[Undo]:
         """Begins to follow streams, yielding how to let go of each part."""

@@ -68,7 +68,7 @@ def memory_codes(code: str, fenced: bool) -> list[str]:
     """Returns what is said of scratch code that does what a check is for, or waits as it must."""
     tally = Tally()
     streams = FollowedStreams(tally)
-    streams.ops.listeners.insert(0, Lifetimes(streams.fences, streams.cross_stream))
+    streams.judge_memory(Lifetimes(streams.fences, streams.cross_stream))
     declared = Declared(consumed_once=(scratch.EVENT,))
     StaleEvents(streams.fences, [Contract(engine=Engine(name="probe"), streams=declared)])
 

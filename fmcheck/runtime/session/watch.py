@@ -327,14 +327,11 @@ class Watch:
         from fmcheck.runtime.steps.placements import Placements
 
         followed = FollowedStreams(self.tally, self._streams, self._seed)
-        # First: what the host reads, it has not waited for yet.
-        followed.lifetimes = Lifetimes(
-            followed.fences,
-            followed.cross_stream,
-            Placements(self.contracts),
-            self._streams != "tracked",
+        known = Placements(self.contracts)
+        lifetimes = Lifetimes(
+            followed.fences, followed.cross_stream, known, self._streams != "tracked"
         )
-        followed.ops.listeners.insert(0, followed.lifetimes)
+        followed.judge_memory(lifetimes)
         StaleEvents(followed.fences, self.contracts)
         followed.fences.gates = [
             (relay.module.partition(".")[0], contract.streams.gated)
@@ -347,13 +344,8 @@ class Watch:
             self.timeline = RecentEvents(followed.fences)
         self.services.streams = followed
         yield from followed.follow()
-        yield from followed.lifetimes.follow(followed.ops.is_watched)
-        followed.ops.moves = Moves(
-            self.tally,
-            followed.lifetimes.placements,
-            followed.ops.is_watched,
-            followed.lifetimes.arrived,
-        )
+        yield from lifetimes.follow(followed.ops.is_watched)
+        followed.ops.moves = Moves(self.tally, known, followed.ops.is_watched, lifetimes.arrived)
         yield from followed.ops.moves.follow()
 
     def _follow_uninitialized(self, _: ModuleType) -> Iterator[Undo]:

@@ -158,17 +158,23 @@ def listen(tally: Tally, made: moves.Moves | None = None) -> FactoryMode:
     return mode
 
 
-def hear_backward() -> Undo:
-    """Notes what hooks of a backward pass call: `backward` runs them below all function modes."""
+def hear_backward(after: Callable[[], None]) -> Undo:
+    """Notes what hooks of a backward pass call: `backward` runs them below all function modes.
+
+    `after` is called when one is over.
+    """
     run = graph._engine_run_backward
 
     @functools.wraps(run)
     def running(*args: Any, **kwargs: Any) -> Any:
         mode = _here.factories
         if mode is None or not mode.is_on or mode.is_next():
-            return run(*args, **kwargs)
-        with mode:
-            return run(*args, **kwargs)
+            result = run(*args, **kwargs)
+        else:
+            with mode:
+                result = run(*args, **kwargs)
+        after()
+        return result
 
     rebind(run, running)
     return lambda: rebind(running, run)
