@@ -579,3 +579,18 @@ def test_a_capture_begins_with_a_wait(engine):
     torch.cuda.synchronize()
 
     assert codes(engine.tally) == []
+
+
+@pytest.mark.parametrize("wait", ["item", "cpu", "copy back"])
+def test_what_the_host_reads_is_a_wait_for_what_a_copy_read(engine, wait):
+    staging = torch.arange(4).pin_memory()
+    with torch.cuda.stream(engine.forward):
+        sent = staging.to("cuda", non_blocking=True)
+        if wait == "copy back":
+            staging.copy_(sent * 2)
+        else:
+            getattr(sent.sum(), wait)()
+    staging.numpy()[:] = 9
+    torch.cuda.synchronize()
+
+    assert codes(engine.tally) == []

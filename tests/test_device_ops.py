@@ -417,6 +417,19 @@ def test_a_buffer_that_is_only_read_meanwhile_is_no_one_s_fault(uploads: Engine)
     assert not lifetimes.awaits_devices
 
 
+def test_what_a_device_brought_meanwhile_is_no_write_of_the_host(uploads: Engine) -> None:
+    """As by `staging.copy_(device)`, which the host waits for, while another copy reads it."""
+    staging, target = torch.arange(4.0), torch.empty(4, device="meta")
+    with uploads.device.stream(uploads.forward):
+        target.copy_(staging, non_blocking=True)
+    lifetimes = uploads.streams.lifetimes
+    assert lifetimes is not None
+    lifetimes.brought_by_device(staging)
+    staging.numpy()[:] = 7
+    uploads.device.synchronize()
+    assert uploads.found() == ()
+
+
 # --- what torch does in threads of its own ---
 
 

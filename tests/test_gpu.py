@@ -475,7 +475,6 @@ def test_what_sglang_s_drives_say_is_held_against_a_cpu_s(
     from tests.gpu import sglang
 
     right = {name: f"FMCHECK: {code} here" for name, code in sglang.IN_THE_POOL.items()}
-    del right["test_lengths_read_before_their_copy_is_done"]  # FR404, of a CPU alone
 
     def drove(arguments, environment, python):
         assert environment["FMCHECK_DRIVE_DEVICE"] == "cuda"

@@ -586,6 +586,30 @@ def test_numpy_may_write_after_the_event(watch: Watch) -> None:
     assert found(watch) == []
 
 
+@pytest.mark.parametrize("wait", ["item", "tolist", "cpu"])
+def test_numpy_may_write_after_the_host_has_read_what_came_later(watch: Watch, wait: str) -> None:
+    engine = Engine()
+    shared = engine.staging.numpy()
+    engine.push()
+    with torch.cpu.stream(engine.copy):
+        getattr((torch.ones(2, device=DEVICE) * 2).sum(), wait)()
+    shared[:] = 7
+    torch.cpu.synchronize()
+    engine.push().synchronize()
+    assert found(watch) == []
+
+
+def test_what_numpy_wrote_before_the_host_read_is_seen_then(watch: Watch) -> None:
+    engine = Engine()
+    shared = engine.staging.numpy()
+    engine.push()
+    with torch.cpu.stream(engine.copy):
+        made = torch.ones(2, device=DEVICE) * 2
+        shared[:] = 7
+        made.sum().item()
+    assert codes(watch) == ["FR403"]
+
+
 def test_device_memory_is_written_in_the_order_of_its_stream(watch: Watch) -> None:
     engine = Engine()
     with torch.cpu.stream(engine.forward):

@@ -72,22 +72,32 @@ class DeviceOps:
         with unfollowed():
             self.cross_stream.after(call)
             # What the host has waited for is done by now, the call itself included.
-            if not call.host and self._waits(call, given, made):
+            is_waited_for = not call.host and self._waits(call, given, made)
+            if call.name in COPIES and self.lifetimes is not None:
+                self._copied(call, given, made, is_waited_for)
+            if is_waited_for:
                 self.fences.read_by_host(call.lane)
-            elif call.is_async_copy and self.lifetimes is not None:
-                self._copied(call, given, made)
             if not call.has_line:
                 self._in_backward.setdefault(str(device), set()).add(call.lane)
         return result
 
     def _copied(
-        self, call: OperatorCall, given: list[torch.Tensor], made: list[torch.Tensor]
+        self,
+        call: OperatorCall,
+        given: list[torch.Tensor],
+        made: list[torch.Tensor],
+        is_waited_for: bool,
     ) -> None:
         """The host's end of a copy that it does not wait for is not its to touch before that."""
-        for tensor, is_target in ((given[0], False), ((made or given)[-1], True)):
-            if not self._is_there(tensor) and self.lifetimes is not None:
+        lifetimes, target = self.lifetimes, (made or given)[-1]
+        for tensor in (given[0], target):
+            if self._is_there(tensor) or lifetimes is None:
+                continue
+            if not is_waited_for:
                 use = BlockUse(*call.now(self.fences))
-                self.lifetimes.copied_by_device(tensor, use, is_target)
+                lifetimes.copied_by_device(tensor, use, tensor is target)
+            elif tensor is target:
+                lifetimes.brought_by_device(tensor)
 
     def after_backward(self) -> None:
         """A backward pass is over: torch has made the current streams wait for those of its nodes.

@@ -177,6 +177,8 @@ class Fences:
         self.clocks = Clocks()
         self.lanes: list[Lane] = []
         self.listeners: list[Callable[[Happening], None]] = []
+        #: Called when the host has waited for a lane in order to read a value.
+        self.on_read: list[Callable[[], None]] = []
         self.doubts: dict[str, int] = {}
         self.gates: list[tuple[str, str]] = []
         self.unordered: set[int] = set()
@@ -321,6 +323,8 @@ class Fences:
         self.launch(lane)
         self.clocks.acquire(self.host.number, self.clocks.release(lane.number))
         self._host_version += 1
+        for read in self.on_read:
+            read()
 
     def synchronize_all(self) -> None:
         """The host waits for the device."""

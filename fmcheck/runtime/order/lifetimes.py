@@ -87,6 +87,7 @@ class Lifetimes:
         self._views: dict[int, weakref.ref[Any]] = {}
         self._numbers = itertools.count()
         fences.listeners.append(self._heard)
+        fences.on_read.append(self._host_has_waited)
 
     def begin_test(self) -> None:
         """Forgets the copies that nobody waited for, and what was reported."""
@@ -383,6 +384,12 @@ class Lifetimes:
         copy = PendingCopy(end, known=True, sure=True, before=before, real=True)
         self._keep(block, copy, is_target)
 
+    def brought_by_device(self, tensor: torch.Tensor) -> None:
+        """The host has waited for a copy that wrote its memory: that says nothing of the host."""
+        block = self.blocks.of(tensor)
+        self._forget_done(block)
+        block.read_by = tuple(_in_sight(one, *span(tensor)) for one in block.read_by)
+
     def before_by_hand(self, call: OperatorCall) -> None:
         """The host itself is about to run an operator, in a thread that uses a real device."""
         for tensor in call.writes:
@@ -553,17 +560,22 @@ class Lifetimes:
             self._reports.lends = True
             self.blocks.of(happened.about()).lent |= {happened.lane.number}
         elif happened.lane is self.fences.host and happened.after is not None:
-            for block in list(self._read_by_copies):
-                for copy in [one for one in block.read_by if self._is_done(one)]:
-                    if copy.known and self._changed(block, copy):
-                        self._overwritten(copy, "write seen", happened.moment)
-                    _forget(block, copy)
-                if not block.read_by:
-                    self._read_by_copies.discard(block)
-            for block in list(self._met_by_devices):
-                self._forget_done(block)
-                if not (block.filled_by or block.read_by):
-                    self._met_by_devices.discard(block)
+            self._host_has_waited(happened.moment)
+
+    def _host_has_waited(self, moment: int | None = None) -> None:
+        """What copies have read by now must be what it was when they were made."""
+        for block in list(self._read_by_copies):
+            for copy in [one for one in block.read_by if self._is_done(one)]:
+                if copy.known and self._changed(block, copy):
+                    now = self._reports.here() if moment is None else moment
+                    self._overwritten(copy, "write seen", now)
+                _forget(block, copy)
+            if not block.read_by:
+                self._read_by_copies.discard(block)
+        for block in list(self._met_by_devices):
+            self._forget_done(block)
+            if not (block.filled_by or block.read_by):
+                self._met_by_devices.discard(block)
 
     def _is_done(self, copy: PendingCopy) -> bool:
         return self.fences.ordered(copy.use.epoch, self.fences.host)
