@@ -485,3 +485,47 @@ def test_what_sglang_s_drives_say_is_held_against_a_cpu_s(
     monkeypatch.setattr(sys, "argv", ["sglang", str(tmp_path)])
     monkeypatch.setattr(sglang, "under_pytest", drove)
     assert sglang.main() == status
+
+
+# --- programs, bare and watched ---
+
+
+SAID = {"result": [1], "certain": [], "incomplete": [], "problems": []}
+
+
+@pytest.mark.parametrize(
+    ("name", "bare", "watched", "ok"),
+    [
+        ("ddp", SAID, SAID, True),
+        ("ddp", SAID, {**SAID, "result": [2]}, False),
+        ("ddp", SAID, {**SAID, "certain": ["FR401"]}, False),
+        ("ddp", SAID, {**SAID, "incomplete": ["FR401"]}, False),
+        ("ddp", SAID, {**SAID, "problems": ["the detector of FR701"]}, False),
+        ("ddp", SAID, {"error": "a crash"}, False),
+        ("ddp", {"error": "no GPU"}, SAID, None),
+        ("ddp", {"lacking": "no module"}, SAID, None),
+        ("batching", SAID, {**SAID, "incomplete": ["FR401"]}, True),
+        ("batching", SAID, {**SAID, "certain": ["FR401"]}, False),
+        ("batching_without_download_wait", SAID, SAID, False),
+        ("batching_without_download_wait", SAID, {**SAID, "certain": ["FR404", "FR403"]}, True),
+        ("pinned_memory_touched_early", SAID, {**SAID, "certain": ["FR404"]}, False),
+    ],
+)
+def test_a_program_is_right_if_it_is_as_it_was_and_reported_as_it_has_to_be(
+    name, bare, watched, ok
+):
+    from tests.gpu import programs
+
+    assert programs.judged(name, bare, watched).ok is ok
+
+
+def test_programs_run_apart_bare_and_watched(monkeypatch, capsys):
+    from tests.gpu import programs
+
+    monkeypatch.setenv("FMCHECK_PROGRAM_DEVICE", "cpu")
+    assert programs.main(["ddp"]) == 0
+    assert "1 right of 1 that ran, 0 not run" in capsys.readouterr().out
+    assert programs.main(["captured_training"]) == 1
+    assert "0 right of 0 that ran, 1 not run" in capsys.readouterr().out
+    assert programs.main(["dpp"]) == 2
+    assert "no `dpp`" in capsys.readouterr().err

@@ -52,7 +52,6 @@ BY_CHANCE = ["ascend_13120", "torchtitan_1783"]
 #: that the host computes with on a stream, in the place of a thread.
 OF_THE_FIX = {
     "mstar_10f008": {"FR402"},
-    "vllm_37728": {"FR403"},
     "ktransformers_1646": {"FR404"},
 }
 
