@@ -41,7 +41,7 @@ def test_what_does_not_fit_is_named(modes, seeds, said) -> None:
 
 @pytest.mark.parametrize("mode", STREAM_MODES)
 def test_watch_takes_each_mode(mode: str) -> None:
-    with fmcheck.watch(contracts=[], streams=mode, seed=3, mode="warn") as session:
+    with fmcheck.watch(streams=mode, seed=3, mode="warn", allow_unchecked=True) as session:
         assert session.streams == StreamOptions(mode, 3)
 
 

@@ -365,7 +365,7 @@ def test_a_block_that_checked_nothing_is_an_error(tmp_path: Path) -> None:
         fmcheck.watch([contract], "warn"),
     ):
         pass
-    with fmcheck.watch():
+    with pytest.warns(fmcheck.FmcheckWarning, match="no contract applied"), fmcheck.watch():
         pass
 
 

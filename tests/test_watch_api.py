@@ -5,7 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 import textwrap
-from typing import TYPE_CHECKING
+import warnings
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -87,6 +88,43 @@ def test_mode_off_watches_nothing(contract: str) -> None:
     with fmcheck.watch([contract], mode="off") as watched:
         assert type(double_read().buf) is torch.Tensor
     assert watched.violations == ()
+
+
+def test_a_block_in_which_no_contract_applied_warns(contract: str) -> None:
+    with pytest.warns(fmcheck.FmcheckWarning) as warned, fmcheck.watch(["sglang"]):
+        pass
+    assert [str(one.message) for one in warned] == [
+        "fmcheck: no contract applied: nothing that a contract declares was checked (not imported: "
+        "`sglang`); pass the contract of your engine in `contracts`, or `allow_unchecked=True`"
+    ]
+    assert warned[0].filename == __file__
+
+
+@pytest.mark.parametrize(
+    ("contracts", "options"),
+    [
+        (["sglang"], {"allow_unchecked": True}),
+        (["sglang"], {"mode": "off"}),
+        ([CONTRACT, "sglang"], {}),
+    ],
+)
+def test_a_block_that_may_check_nothing_or_did_not_warns_of_nothing(
+    contract: str, contracts: list[str], options: dict[str, Any]
+) -> None:
+    named = [contract if one is CONTRACT else one for one in contracts]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with fmcheck.watch(named, **options):
+            FutureMap().buf[ROWS] = 5
+
+
+def test_a_report_says_itself_that_no_contract_applied(contract: str) -> None:
+    found = pytest.warns(fmcheck.FmcheckWarning)
+    with found as warned, fmcheck.watch(["sglang"], mode="warn", uninitialized=True):
+        torch.empty(4).tolist()
+    (only,) = warned
+    assert "FR701" in str(only.message)
+    assert str(only.message).count("no contract applied") == 1
 
 
 def test_a_second_watch_is_refused_and_the_first_goes_on(contract: str) -> None:

@@ -223,6 +223,8 @@ class Session:
         missed = [*coverage.problems, *self._unchecked(coverage)]
         if missed and self.mode != "warn":
             raise CoverageError("; ".join(missed))
+        if not (failing or advice):  # a report says it as well
+            missed += self._not_applied(coverage)
         for sentence in missed:
             self._warn(f"fmcheck: {sentence}")
 
@@ -230,6 +232,15 @@ class Session:
         from fmcheck.report.run.closing import unchecked
 
         return [unchecked(use, _ALLOW) for use in coverage.unchecked if not use.allowed]
+
+    def _not_applied(self, coverage: Coverage) -> list[str]:
+        """Returns a sentence if all contracts are of engines that were not imported."""
+        from fmcheck.report.run.closing import not_applied
+
+        if self._watch.asked.allow_unchecked:
+            return []
+        remedy = f"pass the contract of your engine in `contracts`, or `{_ALLOW}`"
+        return [f"{sentence}; {remedy}" for sentence in not_applied(coverage)]
 
     def _add_note(self, err: BaseException) -> None:
         """Leaves the block its own error, and adds what was found to it."""
@@ -286,7 +297,7 @@ def watch(
         CoverageError: at the end of a block without violations, if part of what was to be watched
             was not: a declared buffer never appeared, a suppression has expired, or nothing of what
             a contract declares was checked. A contract that fmcheck ships is passed over where its
-            engine was not imported.
+            engine was not imported; where none is left, the block ends with a warning.
         DetectorError: at the end of the block, if a detector is dead in this process.
     """
     import msgspec
