@@ -91,12 +91,12 @@ def descent(model: Any) -> Any:
 # --- generation ---
 
 
-def generated(**options: Any) -> list[list[int]]:
+def generated(**options: Any) -> Any:
     model = llama()
     prompts = torch.arange(1, 25).view(2, 12).to(DEVICE)
     options = {"max_new_tokens": 16, "do_sample": False, "pad_token_id": 0, **options}
     made = model.generate(prompts, attention_mask=torch.ones_like(prompts), **options)
-    return made.tolist()  # type: ignore[no-any-return]
+    return made.tolist()
 
 
 @program
@@ -274,9 +274,9 @@ def prefetched() -> object:
 def activations_on_the_host() -> object:
     model = perceptron()
 
-    def loss_of(batch: torch.Tensor) -> torch.Tensor:
+    def loss_of(batch: torch.Tensor) -> Any:
         with torch.autograd.graph.save_on_cpu(pin_memory=True):
-            return model(batch)  # type: ignore[no-any-return]
+            return model(batch)
 
     return train(loss_of, descent(model))
 
@@ -354,10 +354,10 @@ def lightning() -> object:
             super().__init__()
             self.model, self.said = perceptron().cpu(), []
 
-        def training_step(self, batch: torch.Tensor, _: int) -> torch.Tensor:
+        def training_step(self, batch: torch.Tensor, _: int) -> Any:
             loss = self.model(batch).square().mean()
             self.said.append(loss.item())
-            return loss  # type: ignore[no-any-return]
+            return loss
 
         def configure_optimizers(self) -> Any:
             return descent(self)
@@ -494,7 +494,8 @@ def apart(name: str, is_watched: bool) -> dict[str, Any]:
             return {"error": f"still running after {SECONDS} s"}
         if not path.exists():
             return {"error": f"exit status {done.returncode}\n{done.stderr}"}
-        return json.loads(path.read_text())  # type: ignore[no-any-return]
+        said: dict[str, Any] = json.loads(path.read_text())
+        return said
 
 
 def judged(name: str, bare: dict[str, Any], watched: dict[str, Any]) -> Fact:

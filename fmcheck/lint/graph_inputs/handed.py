@@ -50,31 +50,25 @@ def _may_be_reset(
 ) -> bool:
     """Tells the same of a function that is called; `known` are its sizes, True for raw ones."""
     for handed, rest in _handed(filling, path):
-        call = handed.call
-        told = _told(filling, call, known)
-        is_padded_here = is_padded or filling.is_padded(call)
-        callee = filling.function.called(call)
+        told = _told(filling, handed.call, known)
+        is_padded_here = is_padded or filling.is_padded(handed.call)
+        callee = filling.function.called(handed.call)
         if callee is None:
-            is_told = True in told.values() and (
-                isinstance(call.func, cst.Subscript) or False in told.values()
-            )
-            if (
-                is_padded_here or is_told or handed.region.is_tail or _is_pad(call)
-            ) and not _only_looks(filling, handed):
+            may_write = is_padded_here or _may_write_tail(handed, told)
+            if may_write and not _only_looks(filling, handed):
                 return True
         elif followed < _MOST_CALLS:
             inner = next(fillings([callee]))
-            for name, value in callee.takes(call):
-                if value is handed.value:
-                    held = f"{name}{ANY}{rest}" if handed.is_listed else name + rest
-                    if _resets(inner, {name, name + ANY, held}) or _may_be_reset(
-                        inner,
-                        held,
-                        _sizes(callee, call, told),
-                        is_padded=is_padded_here,
-                        followed=followed + 1,
-                    ):
-                        return True
+            for name in _names_of(handed, callee):
+                held = f"{name}{ANY}{rest}" if handed.is_listed else name + rest
+                if _resets(inner, {name, name + ANY, held}) or _may_be_reset(
+                    inner,
+                    held,
+                    _sizes(callee, handed.call, told),
+                    is_padded=is_padded_here,
+                    followed=followed + 1,
+                ):
+                    return True
     if not path.startswith("self.") or followed >= _MOST_CALLS:
         return False
     return any(
@@ -87,6 +81,23 @@ def _may_be_reset(
         )
         for call, callee in _own(filling)
     )
+
+
+def _may_write_tail(handed: Handed, told: Mapping[cst.CSTNode, bool]) -> bool:
+    """Tells whether an unknown call, on its own, may reset the tail of what it is handed.
+
+    A kernel needs to be told the raw size alone.
+    """
+    call = handed.call
+    is_told = True in told.values() and (
+        False in told.values() or isinstance(call.func, cst.Subscript)
+    )
+    return is_told or handed.region.is_tail or _PADS.search(last_name(call.func)) is not None
+
+
+def _names_of(handed: Handed, callee: Function) -> Iterator[str]:
+    """Yields the parameters by which a callee knows what it is handed."""
+    return (name for name, value in callee.takes(handed.call) if value is handed.value)
 
 
 def _handed(filling: Filling, path: str) -> Iterator[tuple[Handed, str]]:
@@ -135,10 +146,6 @@ def _resets(filling: Filling, paths: set[str]) -> bool:
         for one in filling.writes
         if one.kind is not WriteKind.REBOUND
     )
-
-
-def _is_pad(call: cst.Call) -> bool:
-    return _PADS.search(last_name(call.func)) is not None
 
 
 def _only_looks(filling: Filling, handed: Handed) -> bool:

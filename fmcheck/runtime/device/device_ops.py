@@ -112,6 +112,16 @@ class DeviceOps:
                 for lane in lanes:
                     self.fences.wait_lane(streams.lane_on(device), lane)
 
+    @property
+    def is_copying(self) -> bool:
+        """Tells whether a device may still be copying from or to the host's memory."""
+        return self.lifetimes is not None and self.lifetimes.awaits_devices
+
+    def before_by_hand(self, call: OperatorCall) -> None:
+        """The host itself is about to run an operator, while a device may be copying."""
+        if self.lifetimes is not None:
+            self.lifetimes.before_by_hand(call)
+
     def _there(self, tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
         return [one for one in tensors if one.device.type in self.devices and type(one) in _PLAIN]
 

@@ -356,9 +356,8 @@ class Lifetimes:
             self.tally.untrack("copies", f"more than {_KEPT_COPIES} of one tensor unwaited for")
             kept = kept[1:]
         if is_target:
-            low, high = copy.use.low, copy.use.high
             block.filled_by = kept
-            block.read_by = tuple(_in_sight(one, low, high) for one in block.read_by)
+            _written_in_sight(block, copy.use.low, copy.use.high)
         else:
             block.read_by = kept
 
@@ -388,7 +387,7 @@ class Lifetimes:
         """The host has waited for a copy that wrote its memory: that says nothing of the host."""
         block = self.blocks.of(tensor)
         self._forget_done(block)
-        block.read_by = tuple(_in_sight(one, *span(tensor)) for one in block.read_by)
+        _written_in_sight(block, *span(tensor))
 
     def before_by_hand(self, call: OperatorCall) -> None:
         """The host itself is about to run an operator, in a thread that uses a real device."""
@@ -491,7 +490,7 @@ class Lifetimes:
             return
         self._forget_done(block)
         low, high = span(tensor)
-        block.read_by = tuple(_in_sight(one, low, high) for one in block.read_by)
+        _written_in_sight(block, low, high)
         for copy in block.read_by:
             if not (copy.known and copy.use.meets(low, high)):
                 continue
@@ -592,9 +591,11 @@ def _forget(block: Block, copy: PendingCopy) -> None:
     block.read_by = tuple(one for one in block.read_by if one is not copy)
 
 
-def _in_sight(copy: PendingCopy, low: int, high: int) -> PendingCopy:
-    """Returns a copy of which a range was written in sight: its bytes tell nothing any more."""
-    return replace(copy, before=b"") if copy.use.meets(low, high) else copy
+def _written_in_sight(block: Block, low: int, high: int) -> None:
+    """Notes a write that was seen: the bytes of copies that read there tell nothing any more."""
+    block.read_by = tuple(
+        replace(one, before=b"") if one.use.meets(low, high) else one for one in block.read_by
+    )
 
 
 def _poisoned(tensor: torch.Tensor) -> Callable[[], None] | None:

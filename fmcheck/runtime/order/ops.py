@@ -170,16 +170,12 @@ class OnDevice(Protocol):
     def after_backward(self) -> None:
         """A backward pass is over."""
 
-
-class ByHand(Protocol):
-    """What judges the host's own operators while a real device copies from or to its memory."""
-
     @property
-    def awaits_devices(self) -> bool:
-        """Tells whether one may still be at it."""
+    def is_copying(self) -> bool:
+        """Tells whether a device may still be copying from or to the host's memory."""
 
     def before_by_hand(self, call: OperatorCall) -> None:
-        """The host is about to run an operator."""
+        """The host itself is about to run an operator, while a device may be copying."""
 
 
 class Ops:
@@ -189,7 +185,6 @@ class Ops:
         self.tally = tally
         self.listeners: list[OperatorListener] = []
         self.on_device: OnDevice | None = None
-        self.by_hand: ByHand | None = None
         self.moves: Moves | None = None
         self._is_watching = False
         self._here = _Here()
@@ -339,9 +334,10 @@ class Ops:
         if plan.is_view:
             return None
         if self._here.of_device:
-            if self.on_device and self.by_hand is not None and self.by_hand.awaits_devices:
+            if self.on_device is not None and self.on_device.is_copying:
                 host = self.on_device.fences.host
-                self._judge_by_hand(OperatorCall(plan, args, kwargs, host, reads, writes))
+                call = OperatorCall(plan, args, kwargs, host, reads, writes)
+                self._judge_by_hand(self.on_device, call)
             return None
         lane = virtual.lane_of(None)
         if lane.fences.tally is not self.tally:  # a probe's
@@ -350,16 +346,14 @@ class Ops:
         call.is_async_copy = plan.name in COPIES and _is_asynchronous(call)
         return call
 
-    def _judge_by_hand(self, call: OperatorCall) -> None:
+    def _judge_by_hand(self, on_device: OnDevice, call: OperatorCall) -> None:
         """Tells of an operator that the host itself is about to run."""
-        here = self._here
-        here.quiet = True
+        self._here.quiet = True
         try:
             with unheard():
-                if self.by_hand is not None:
-                    self.by_hand.before_by_hand(call)
+                on_device.before_by_hand(call)
         finally:
-            here.quiet = False
+            self._here.quiet = False
 
     def _made(self, call: OperatorCall, make: Callable[[], Any]) -> Any:
         """Makes a call between what the listeners want before and after it."""

@@ -57,7 +57,7 @@ class FollowedStreams:
 
         First of all: what the host reads, it has not waited for yet.
         """
-        self.lifetimes = self.on_device.lifetimes = self.ops.by_hand = lifetimes
+        self.lifetimes = self.on_device.lifetimes = lifetimes
         self.ops.listeners.insert(0, lifetimes)
 
     def follow(self) -> Iterator[Undo]:
