@@ -55,7 +55,7 @@ FILES = {
         *("beneath", "captures", "clocks", "containment", "cuda", "device_ops", "device_streams"),
         *("devices_runtime", "differential", "engine/device_graph", "engine/equality", "healthy"),
         *("engine/future_map", "engine/memory", "engine/parts", "engine/ranks", "engine/reach"),
-        *("engine/tails", "extents", "fill_writes", "headlines", "overrides", "relay_patches"),
+        *("engine/tails", "extents", "fill_writes", "headlines", "operators", "overrides"),
         *(
             "interpreted",
             "journal",
@@ -68,6 +68,7 @@ FILES = {
             "poison",
             "races",
             "rebinding",
+            "relay_patches",
         ),
         *("relay_tensor", "relay_unchanged", "replays_runtime", "rows", "run_reports", "shapes"),
         *("stream_options", "streams", "syncs_runtime", "verdicts", "tails_runtime", "trace"),

@@ -411,6 +411,7 @@ def test_launches_over_the_budget_are_reported_with_their_places(watch: Watch) -
 NO_LAUNCHES: dict[str, Callable[[Loop], Any]] = {
     "within the budget": lambda loop: loop.seq_lens.add_(1).mul_(2),
     "views": lambda loop: loop.seq_lens[1:].view(1, -1).T.reshape(-1).detach()[0],
+    "views in place": lambda loop: loop.seq_lens.clone().unsqueeze_(0).t_().squeeze_(1),
     "memory": lambda loop: [torch.empty(2, device=loop.device) for _ in range(3)],
     "one fused function": lambda loop: loop.replay(),
 }

@@ -14,6 +14,7 @@ from torch.cpu import synchronize as synchronize_from_before
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from fmcheck.runtime.core import moment
+from fmcheck.runtime.order import virtual
 from fmcheck.runtime.order.virtual import current_lane, lane_of
 from fmcheck.runtime.session.watch import Watch
 from fmcheck.runtime.steps.torch_modes import is_ours
@@ -326,6 +327,22 @@ def test_a_stream_has_the_name_that_the_engine_gives_it(fences: Fences) -> None:
     assert lane_of(loop.others[0]).name.startswith("stream ")
     assert lane_of(Loop().forward_stream).name == "forward_stream (2)"
     assert lane_of(torch.cpu.current_stream()).name == "default stream"
+
+
+def test_streams_that_one_line_makes_again_and_again_are_not_all_looked_for(
+    fences: Fences, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = []
+    monkeypatch.setattr(virtual, "holder_of", lambda stream: looks.append(stream) or "")
+
+    def stream() -> torch.cpu.Stream:
+        return torch.cpu.Stream()
+
+    names = {lane_of(stream()).name for _ in range(20)}
+    assert len(looks) == 8
+    assert len(names) == 20
+    assert lane_of((lambda: torch.cpu.Stream())()).name.startswith("stream ")
+    assert len(looks) == 9
 
 
 def test_a_mode_of_the_engine_s_own_may_be_entered_and_left_around_streams(fences: Fences) -> None:

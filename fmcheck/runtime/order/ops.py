@@ -33,7 +33,7 @@ from fmcheck.runtime.steps.factories import (
     listen,
     passes_on,
 )
-from fmcheck.runtime.steps.operators import COPIES, Operator, tensors_at
+from fmcheck.runtime.steps.operators import COPIES, Operator, tensors_at, tensors_written
 from fmcheck.runtime.steps.placements import tensors_in
 from fmcheck.runtime.steps.torch_modes import (
     OperatorMode,
@@ -310,7 +310,7 @@ class Ops:
             self.tally.untrack("operators", plan.unknown)
             return None
         reads = tensors_at(plan.reads, args, kwargs)
-        writes = tensors_at(plan.writes, args, kwargs) if plan.writes else []
+        writes = tensors_written(plan, args, kwargs) if plan.writes or plan.trained else []
         if not (all(map(has_memory, reads)) and all(map(has_memory, writes))):
             self.tally.untrack("operators", _NO_MEMORY)
             if plan.name in COPIES:  # judged by both of its ends

@@ -14,6 +14,7 @@ import linecache
 import re
 import threading
 import time
+from collections import Counter
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +45,12 @@ _BLOCKED = 0.001
 #: The function itself: a test may put another one in its place.
 _sleep = functools.partial(time.sleep)
 _ASSIGNED = re.compile(r"^\s*(?:\w+\.)*(\w+)\s*(?::[^=]*)?=\s*[\w.(\"')]*Stream\(")
+
+
+#: How many streams of one line are looked for by name, each among all objects of Python.
+_MOST_LOOKS = 8
+#: How many were, by file and line.
+_looks: Counter[tuple[str, int]] = Counter()
 
 
 class _Current(threading.local):
@@ -220,6 +227,7 @@ def lane_of(stream: Any) -> Lane:
 def _let_go() -> None:
     global _fences
     _fences = None
+    _looks.clear()
     moment.virtual = None
 
 
@@ -316,7 +324,7 @@ def _open(stream: Any) -> Lane:
     def name() -> str:
         if stream_is_default:
             return "default stream"
-        return known or holder_of(reference()) or f"stream {number}"
+        return known or _kept_as(reference, (made.path, made.line)) or f"stream {number}"
 
     stream_is_default = stream is torch.cpu._default_cpu_stream
     number = _number(stream)
@@ -324,6 +332,14 @@ def _open(stream: Any) -> Lane:
     lane = _fences.open(name, stream)
     stream._fmcheck_lane = lane
     return lane
+
+
+def _kept_as(reference: Callable[[], Any], made: tuple[str, int]) -> str:
+    """Returns the name of the attribute that keeps a stream, "" if too many were made in a line."""
+    if _looks[made] >= _MOST_LOOKS:
+        return ""
+    _looks[made] += 1
+    return holder_of(reference())
 
 
 def _weakly(stream: Any) -> Callable[[], Any]:

@@ -21,6 +21,16 @@ Place = tuple[int, str]
 
 # They change what a tensor object shows, and no element.
 _MOVES = frozenset({"set_", "resize_", "lift_fresh", "detach", "detach_", "alias"})
+# Views that torch's schemas call new tensors, and batch norms that write their running values in
+# spite of theirs: some in every call, the others where it trains.
+_UNSAFE_VIEWS = frozenset({"_unsafe_view", "unsafe_split", "unsafe_split_with_sizes"})
+_RUNNING = frozenset({"running_mean", "running_var"})
+_ALWAYS_RUN = frozenset(
+    {"batch_norm_gather_stats", "batch_norm_gather_stats_with_counts", "batch_norm_update_stats"}
+)
+_RUN_IN_TRAINING = frozenset({"cudnn_batch_norm", "miopen_batch_norm", "native_batch_norm"})
+#: Where these are told.
+_TRAINING = 5, "training"
 # By torch's own word, what these bring or how much of it hangs on values: of a device the host has
 # to wait for it. Of an index that holds for masks alone; of some others torch says nothing, as of
 # the last step of `torch.tensor`, which has uploaded its values.
@@ -33,12 +43,13 @@ _BY_VALUES = frozenset({torch.Tag.data_dependent_output, torch.Tag.dynamic_outpu
 class Operator:
     """What an operator of a name space does with its arguments.
 
-    `tensors` are the places of all tensor arguments, `reads` and `writes` those of some. A view
-    touches nothing; what does not `fill` leaves its result's memory as it was found. On a device,
-    the host `waits` for what its result hangs on. `unknown` says why a call cannot be known of, ""
-    if it can. One that is not `of_torch` may leave out any of what it is given, and run code in
-    Python. One that is `composite` consists of others, and has no code of its own. `step` is what
-    it is to a step. One that `only_shows` touches no element and waits for none; `call` makes it.
+    `tensors` are the places of all tensor arguments, `reads` and `writes` those of some; those of
+    `trained` are written as well by a call that trains. A view touches nothing; what does not
+    `fill` leaves its result's memory as it was found. On a device, the host `waits` for what its
+    result hangs on. `unknown` says why a call cannot be known of, "" if it can. One that is not
+    `of_torch` may leave out any of what it is given, and run code in Python. One that is
+    `composite` consists of others, and has no code of its own. `step` is what it is to a step. One
+    that `only_shows` touches no element and waits for none; `call` makes it.
     """
 
     func: Any
@@ -47,6 +58,7 @@ class Operator:
     tensors: tuple[Place, ...] = ()
     reads: tuple[Place, ...] = ()
     writes: tuple[Place, ...] = ()
+    trained: tuple[Place, ...] = ()
     is_view: bool = True
     moves: bool = False
     fills: bool = True
@@ -90,8 +102,10 @@ def _operator(func: Any) -> Operator:
     for position, argument in enumerate(schema.arguments):
         if "Tensor" in str(argument.type):
             is_written = argument.alias_info is not None and argument.alias_info.is_write
+            is_written |= name in _ALWAYS_RUN and argument.name in _RUNNING
             (writes if is_written else reads).append((position, argument.name))
     tags = getattr(func, "tags", ())
+    trained = [one for one in reads if name in _RUN_IN_TRAINING and one[1] in _RUNNING]
     moves = name in _MOVES or torch.Tag.inplace_view in tags
     # Factories look at the shape of what they are given.
     makes_alike = name.endswith("_like") or name.startswith("new_")
@@ -102,7 +116,8 @@ def _operator(func: Any) -> Operator:
         tuple(sorted((*reads, *writes))),
         () if makes_alike else tuple(reads),
         tuple(writes),
-        is_view=bool(getattr(func, "is_view", False)) or moves,
+        tuple(trained),
+        is_view=bool(getattr(func, "is_view", False)) or moves or name in _UNSAFE_VIEWS,
         moves=moves,
         fills=not name.removeprefix("new_").startswith("empty"),
         waits=name in _WAITING or (name not in _BY_MASK and not _BY_VALUES.isdisjoint(tags)),
@@ -119,6 +134,15 @@ def _is_composite(func: Any) -> bool:
             return False
 
     return has("CompositeImplicitAutograd") and not has("CPU")
+
+
+def tensors_written(operator: Operator, args: Any, kwargs: Any) -> list[torch.Tensor]:
+    """Returns the tensors that a call of an operator writes, those in lists too."""
+    written = tensors_at(operator.writes, args, kwargs)
+    place, name = _TRAINING
+    if operator.trained and (args[place] if place < len(args) else kwargs.get(name)):
+        written += tensors_at(operator.trained, args, kwargs)
+    return written
 
 
 def tensors_at(places: tuple[Place, ...], args: Any, kwargs: Any) -> list[torch.Tensor]:

@@ -60,8 +60,7 @@ _BY_MASK = frozenset({"index", "index_put", "index_put_"})
 _NO_LAUNCH = frozenset(
     {
         *("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"),
-        *("lift_fresh", "_local_scalar_dense", "record_stream", "set_", "resize_", "item"),
-        *("_unsafe_view", "detach_", "is_same_size", "equal", "_reshape_alias"),
+        *("_local_scalar_dense", "record_stream", "item", "is_same_size", "equal"),
     }
 )
 
@@ -365,8 +364,7 @@ def _kind_of(operator: Operator) -> Callable[..., Any]:
     takes_tensors = any("Tensor" in str(one.type) for one in schema.arguments)
     if not takes_tensors:
         return StepMode.makes
-    is_view = any(one.alias_info is not None for one in schema.returns) and not schema.is_mutable
-    return _view if is_view or name in _NO_LAUNCH else _plain
+    return _view if operator.is_view or name in _NO_LAUNCH else _plain
 
 
 class _Here(threading.local):

@@ -23,7 +23,7 @@ from fmcheck.runtime.core.containment import broke
 from fmcheck.runtime.core.patches import patch
 from fmcheck.runtime.steps import twins
 from fmcheck.runtime.steps.factories import passes_on
-from fmcheck.runtime.steps.operators import tensors_at
+from fmcheck.runtime.steps.operators import tensors_at, tensors_written
 from fmcheck.runtime.steps.placements import tensors_in
 from fmcheck.runtime.steps.torch_modes import (
     OperatorMode,
@@ -210,7 +210,7 @@ class _Again:
         found = [*filter(None, given.values())]
         self.origin = max(found, key=_length).origin
         self.memory = {key: twin.memory for key, twin in given.items() if twin is not None}
-        self.written = [*filter(has_memory, tensors_at(operator.writes, args, kwargs))]
+        self.written = [*filter(has_memory, tensors_written(operator, args, kwargs))]
         for tensor in self.written:
             storage = tensor.untyped_storage()
             if storage._cdata not in self.memory:
