@@ -279,16 +279,20 @@ PAGES = {
         seen_in=("sgl-project/sglang#17850", "InternLM/lmdeploy#4792"),
     ),
     "FR403": CheckPage(
-        means="The host wrote a pinned buffer while an asynchronous copy from it was in progress: "
-        "the device may get the next step's values.",
+        means="The host wrote a pinned buffer while an asynchronous copy from or to it was in "
+        "progress: the device may get the next step's values, or the copy goes over the host's.",
         how="From a non-blocking copy to the event or synchronization that ends it, host writes to "
-        "its source are bugs.",
+        "its source or its target are bugs. What NumPy writes shows at the next such wait.",
         unseen="Writes to memory that shares the buffer and was never seen as a tensor; and to a "
         "buffer that may be the device's: created before streams were first used, and not "
         "named by `host_values`. Where nothing tells for sure whose memory it is, the finding is "
         "an advisory, as for FR404.",
         fix="Wait for the copy's event before the buffer is filled again, or use a fresh buffer.",
-        seen_in=("NVIDIA/TensorRT-LLM#15546", "vllm-project/vllm#24527"),
+        seen_in=(
+            "NVIDIA/TensorRT-LLM#15546",
+            "vllm-project/vllm#24527",
+            "vllm-project/vllm#53919",
+        ),
     ),
     "FR404": CheckPage(
         means="The host read the target of an asynchronous copy before the copy was done: it may "

@@ -410,6 +410,78 @@ def test_what_numpy_wrote_is_seen_when_the_tensor_over_it_is_gone(watch: Watch) 
     assert codes(watch) == ["FR403"]
 
 
+def test_what_numpy_wrote_to_a_copy_s_target_is_seen_at_its_event(watch: Watch) -> None:
+    """As vLLM's rows of accepted tokens that were moved too early (vllm-project/vllm#53919)."""
+    engine = Engine()
+    shared = engine.tokens_cpu.numpy()
+    done = engine.pull()
+    shared[:2] = shared[2:]
+    done.synchronize()
+    (violation,) = found(watch)
+    assert (violation.code, violation.access.verb) == ("FR403", "write seen")
+    assert violation.last_write is not None
+    assert violation.last_write.site.line == line_of(Engine.pull, "self.tokens_cpu.copy_")
+    assert "the host writes the target of an asynchronous copy" in violation.notes[0]
+
+
+def test_what_torch_writes_to_a_copy_s_target_is_seen_at_once(watch: Watch) -> None:
+    engine = Engine()
+    engine.pull()
+    engine.tokens_cpu.fill_(3)
+    (violation,) = found(watch)
+    assert (violation.code, violation.access.verb) == ("FR403", "fill")
+
+
+def _in_another_part(engine: Engine) -> None:
+    engine.tokens_cpu = torch.zeros(8, dtype=torch.int64)
+    whole, engine.tokens_cpu = engine.tokens_cpu, engine.tokens_cpu[:4]
+    done = engine.pull()
+    whole[4:].numpy().fill(3)
+    done.synchronize()
+
+
+def _by_the_next_copy(engine: Engine) -> None:
+    engine.pull()
+    with torch.cpu.stream(engine.forward):
+        engine.tokens = torch.arange(4, device=DEVICE) + 9
+    engine.pull().synchronize()
+
+
+def _after_the_event(engine: Engine) -> None:
+    shared = engine.tokens_cpu.numpy()
+    engine.pull().synchronize()
+    shared[:] = 3
+    torch.cpu.synchronize()
+
+
+TARGETS = {
+    "in another part": _in_another_part,
+    "by the next copy": _by_the_next_copy,
+    "after the event": _after_the_event,
+}
+
+
+@pytest.mark.parametrize("written", TARGETS)
+def test_a_copy_s_target_may_be_written(watch: Watch, written: str) -> None:
+    TARGETS[written](Engine())
+    assert found(watch) == []
+
+
+@pytest.mark.parametrize("mode", ["delayed", "random"])
+def test_a_copy_that_is_made_again_writes_its_target_itself(mode: str) -> None:
+    watch = Watch([parse_contract(CONTRACT, "toy.toml")], streams=mode)
+    watch.start()
+    try:
+        engine = Engine()
+        done = engine.pull()
+        with torch.cpu.stream(engine.forward):
+            engine.tokens.fill_(7)
+        done.synchronize()
+        assert "FR403" not in codes(watch)
+    finally:
+        watch.stop()
+
+
 def test_what_a_copy_wrote_in_its_turn_is_no_write_of_the_host_s(watch: Watch) -> None:
     one, two = followed_streams()
     weight, out_cpu, in_cpu = torch.ones(4), torch.zeros(4), torch.full((4,), 2.0)

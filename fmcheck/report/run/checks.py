@@ -27,7 +27,7 @@ MEANING = {
     "FR301": "Relay rows or values are on a different device than their buffer.",
     "FR401": "Two streams accessed the same row, and no fence orders them.",
     "FR402": "Memory may be reused while another stream still works with it.",
-    "FR403": "The host wrote a pinned buffer while an asynchronous copy could still read it.",
+    "FR403": "The host wrote a pinned buffer while an asynchronous copy could still use it.",
     "FR404": "The host read the target of an asynchronous copy before the copy was done.",
     "FR405": "A wait used an older record of its event than the one it was meant for.",
     "FR501": "The host waited for the device inside a step that declares no such wait.",

@@ -36,7 +36,7 @@ MISSING = {
     "FR301": "one device for the buffer, its rows and its values",
     "FR401": "a fence between the two streams",
     "FR402": "`record_stream`, an owner, or a join before the memory is freed",
-    "FR403": "a host wait before the host writes what a copy reads, or a fresh buffer",
+    "FR403": "a host wait before the host writes what a copy reads or fills, or a fresh buffer",
     "FR404": "a host wait for the copy before the host reads its target",
     "FR405": "a record of the event since the last step that waited for it",
     "FR501": "a value the host already has, or a copy it waits for one step later",

@@ -1,7 +1,7 @@
 """FR402, FR403 and FR404: memory that is read, written or freed while a stream still works with it.
 
 - FR402 use-after-reuse: see `freed_memory`.
-- FR403 pinned-overwrite: the host writes what an asynchronous copy has yet to read.
+- FR403 pinned-overwrite: the host writes what an asynchronous copy has yet to read, or to fill.
 - FR404 early-host-read: the host reads what an asynchronous copy has yet to fill.
 
 All three ask the fences whether the use happened before; nothing waits for a bad moment to come.
@@ -81,7 +81,7 @@ class Lifetimes:
         self.blocks.freed = self._freed
         self._coin = None if fences.seed is None else random.Random(fences.seed)
         self._reports = TooSoon(fences)
-        self._read_by_copies: set[Block] = set()
+        self._met_by_copies: set[Block] = set()
         self._met_by_devices: set[Block] = set()
         self._freed_memory = FreedMemory(fences, self._reports)
         self._views: dict[int, weakref.ref[Any]] = {}
@@ -97,7 +97,7 @@ class Lifetimes:
             self._coin = random.Random(self.fences.seed)
         for block in self.blocks:
             block.filled_by = block.read_by = ()
-        self._read_by_copies.clear()
+        self._met_by_copies.clear()
         self._met_by_devices.clear()
         self._freed_memory.begin_test()
         self._views.clear()
@@ -339,11 +339,13 @@ class Lifetimes:
             block.is_host = known
             if not is_target:
                 self._compare(block, use.moment)
-                self._read_by_copies.add(block)
+            self._met_by_copies.add(block)
             if known:
                 self._is_on_host(tensor)
             end = BlockUse(use.lane, use.count, use.moment, low, high)
-            before = b"" if is_target or doubtful else content(tensor)
+            # One that is made again, later, changes its target itself.
+            is_kept = not (is_target and self._perturbs) and not doubtful
+            before = content(tensor) if is_kept else b""
             sure = is_host or (is_sent and known and not doubtful and not is_target)
             storage = tensor.untyped_storage() if before and known else None
             borrowed = None if storage is None or storage.resizable() else storage
@@ -351,13 +353,14 @@ class Lifetimes:
             self._keep(block, copy, is_target)
 
     def _keep(self, block: Block, copy: PendingCopy, is_target: bool) -> None:
+        if is_target:
+            _written_in_sight(block, copy.use.low, copy.use.high)
         kept = (*(block.filled_by if is_target else block.read_by), copy)
         if len(kept) > _KEPT_COPIES:
             self.tally.untrack("copies", f"more than {_KEPT_COPIES} of one tensor unwaited for")
             kept = kept[1:]
         if is_target:
             block.filled_by = kept
-            _written_in_sight(block, copy.use.low, copy.use.high)
         else:
             block.read_by = kept
 
@@ -375,7 +378,7 @@ class Lifetimes:
         self._forget_done(block)
         if not is_target:
             self._compare(block, use.moment)
-            self._read_by_copies.add(block)
+            self._met_by_copies.add(block)
         self._met_by_devices.add(block)
         self._is_on_host(tensor)
         end = BlockUse(use.lane, use.count, use.moment, *span(tensor))
@@ -479,6 +482,7 @@ class Lifetimes:
             "copy",
             f"a wait of the host for an event recorded after {where} on stream `{use.lane.name}`",
             note,
+            early_writes=True,
             doubt="" if copy.sure else _WHOSE,
         )
 
@@ -486,11 +490,16 @@ class Lifetimes:
 
     def _writes(self, call: OperatorCall, tensor: torch.Tensor) -> None:
         block = self.blocks.of(tensor)
-        if not block.read_by:
+        if not (block.read_by or block.filled_by):
             return
         self._forget_done(block)
         low, high = span(tensor)
         _written_in_sight(block, low, high)
+        for copy in block.filled_by:
+            if copy.sure and copy.use.meets(low, high) and not self._is_brought(call):
+                _forget(block, copy)
+                self._overwritten(copy, call.name.rstrip("_"), self._reports.here(), is_target=True)
+                return
         for copy in block.read_by:
             if not (copy.known and copy.use.meets(low, high)):
                 continue
@@ -527,8 +536,10 @@ class Lifetimes:
         # Not by torch: that would be a read of the host's, which waits for the stream.
         return ctypes.string_at(copy.use.low, len(copy.before)) != copy.before
 
-    def _overwritten(self, copy: PendingCopy, verb: str, moment: int) -> None:
-        use = copy.use
+    def _overwritten(
+        self, copy: PendingCopy, verb: str, moment: int, is_target: bool = False
+    ) -> None:
+        use, end = copy.use, "target" if is_target else "source"
         where = self._reports.line(use.moment)
         self._reports.report(
             "FR403",
@@ -538,7 +549,8 @@ class Lifetimes:
             "copy",
             f"a wait of the host for an event recorded after {where} on stream "
             f"`{use.lane.name}`, or a fresh buffer for each copy",
-            "the host writes the source of an asynchronous copy that it has not waited for",
+            f"the host writes the {end} of an asynchronous copy that it has not waited for",
+            early_writes=is_target,
             doubt="" if copy.sure else _WHOSE,
         )
 
@@ -546,7 +558,7 @@ class Lifetimes:
 
     def _freed(self, block: Block) -> None:
         """Memory goes back to the allocator."""
-        self._read_by_copies.discard(block)
+        self._met_by_copies.discard(block)
         self._met_by_devices.discard(block)
         if self.tally.active:
             self._freed_memory.freed(block)
@@ -562,15 +574,19 @@ class Lifetimes:
             self._host_has_waited(happened.moment)
 
     def _host_has_waited(self, moment: int | None = None) -> None:
-        """What copies have read by now must be what it was when they were made."""
-        for block in list(self._read_by_copies):
-            for copy in [one for one in block.read_by if self._is_done(one)]:
+        """What copies have read or filled by now must be what it was when they were made."""
+        for block in list(self._met_by_copies):
+            copies = [(one, False) for one in block.read_by]
+            copies += [(one, True) for one in block.filled_by]
+            for copy, is_target in copies:
+                if not self._is_done(copy):
+                    continue
                 if copy.known and self._changed(block, copy):
                     now = self._reports.here() if moment is None else moment
-                    self._overwritten(copy, "write seen", now)
+                    self._overwritten(copy, "write seen", now, is_target)
                 _forget(block, copy)
-            if not block.read_by:
-                self._read_by_copies.discard(block)
+            if not (block.read_by or block.filled_by):
+                self._met_by_copies.discard(block)
         for block in list(self._met_by_devices):
             self._forget_done(block)
             if not (block.filled_by or block.read_by):
@@ -587,14 +603,17 @@ class Lifetimes:
 
 
 def _forget(block: Block, copy: PendingCopy) -> None:
-    """Keeps a copy that read a block in mind no longer."""
-    block.read_by = tuple(one for one in block.read_by if one is not copy)
+    """Keeps a copy from or to a block in mind no longer."""
+    block.filled_by, block.read_by = (
+        tuple(one for one in kept if one is not copy) for kept in (block.filled_by, block.read_by)
+    )
 
 
 def _written_in_sight(block: Block, low: int, high: int) -> None:
-    """Notes a write that was seen: the bytes of copies that read there tell nothing any more."""
-    block.read_by = tuple(
-        replace(one, before=b"") if one.use.meets(low, high) else one for one in block.read_by
+    """Notes a write that was seen: the bytes of copies from or to there tell nothing any more."""
+    block.filled_by, block.read_by = (
+        tuple(replace(one, before=b"") if one.use.meets(low, high) else one for one in kept)
+        for kept in (block.filled_by, block.read_by)
     )
 
 

@@ -54,11 +54,13 @@ class TooSoon:
         missing: str,
         note: str,
         made: BlockUse | None = None,
+        early_writes: bool = False,
         doubt: str = "",
     ) -> None:
         """Reports that `late` came before `early` was done, or counts it where that was reported.
 
-        `made` is the allocation of memory that was freed too soon. A `doubt` makes it an advisory.
+        `made` is the allocation of memory that was freed too soon. `early` is a read unless it is
+        said that it `early_writes`. A `doubt` makes it an advisory.
         """
         tally, fences = self.tally, self.fences
         if tally.sites.is_showing():
@@ -75,7 +77,6 @@ class TooSoon:
             code, name, site = key
             first = fences.add_event(early.lane, early_verb, early.moment, about=name)
             last = fences.add_event(late.lane, verb, late.moment, about=name, ordered=False)
-            is_read = code == "FR404"
             before = self._access(early_verb, early)
             doubts = (doubt, *fences.out_of_sight()) if doubt else tuple(self._doubts(code))
             tally.report(
@@ -84,8 +85,8 @@ class TooSoon:
                     name=CHECKS[code],
                     buffer=name,
                     access=self._access(verb, late),
-                    last_write=before if is_read else None,
-                    last_read=None if is_read else before,
+                    last_write=before if early_writes else None,
+                    last_read=None if early_writes else before,
                     test=tally.test,
                     device="cpu",
                     pid=os.getpid(),
