@@ -42,7 +42,9 @@ UNSEEN = [
     "vllm_43464",
     "vllm_51994",  # reported by the fill, as above
     "vllm_52115",
+    "vllm_53520",
     "vllm_ascend_14236",
+    "vllm_ascend_16428",  # what NumPy writes is reported at the next wait
     "vllm_ascend_8749",
 ]
 #: Reported where a thread of the host is slower than another one, which is as it comes.
