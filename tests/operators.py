@@ -1,9 +1,10 @@
 """torch's own samples of its operators, without a watch and under one.
 
 `python -m tests.operators table` runs them under a mode that compares the operator table with what
-each call does to memory, and `python -m tests.operators MODE` watched, with streams followed in
-that mode and unfilled memory as well (FR701). Both take the most samples for a kind of an operator,
-12 unless told, and print as JSON how much ran and what is wrong. The samples are those of
+each call does to memory, `relay` with a relay buffer in the place of their first tensor, and
+`python -m tests.operators MODE` watched, with streams followed in that mode and unfilled memory as
+well (FR701). All take the most samples for a kind of an operator, 12 unless told, and print as JSON
+how much ran and what is wrong. The samples are those of
 `torch.testing._internal`, which nothing else here uses.
 """
 
@@ -23,6 +24,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map
 
 import fmcheck
+from fmcheck.contract import parse_contract
+from fmcheck.runtime.session.watch import Watch
 from fmcheck.runtime.steps import operators
 
 if TYPE_CHECKING:
@@ -35,6 +38,26 @@ UNFILLED = {"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty
 UNFILLED |= {"new_empty_strided", "resize_", "resize_as_"}
 #: What is reported, rightly: `x.to("cpu", non_blocking=True)` is read at once, and too early.
 EARLY = ("to", "FR404")
+CONTRACT = f"""
+    [engine]
+    name = "samples"
+
+    [[relay]]
+    class = "{__name__}:Relay"
+    sink_rows = []
+
+    [[relay.buffer]]
+    name = "rows"
+    overwrite = "always"
+"""
+
+
+class Relay:
+    """A relay with one buffer, whose rows were all written."""
+
+    def __init__(self, rows: torch.Tensor) -> None:
+        self.rows = torch.empty_like(rows)
+        self.rows.copy_(rows)
 
 
 class Sample:
@@ -45,17 +68,27 @@ class Sample:
         self.operator, self.given = name, (given.input, list(given.args), dict(given.kwargs))
         self.name = f"{name}, {str(dtype).removeprefix('torch.')}, sample {place}"
 
-    def made(self) -> Any:
+    @property
+    def takes_rows(self) -> bool:
+        """Tells whether its first tensor may be a relay buffer, which has rows and no gradients."""
+        first = self.given[0]
+        is_plain = isinstance(first, torch.Tensor) and _is_plain(first)
+        return is_plain and bool(first.dim() and first.numel()) and not first.requires_grad
+
+    def made(self, relays: bool = False) -> Any:
         """Makes the call, on copies of what is given; returns all that it made or may change."""
         torch.manual_seed(5)
         random.seed(5)
         first, args, kwargs = tree_map(_copy, self.given)
+        relay = Relay(first) if relays else None
+        if relay is not None:
+            first = relay.rows
         try:
             result = self.call(first, *args, **kwargs)
             sums = [one.abs().sum() for one in _tensors(result) if one.requires_grad]
             if sums:
                 sum(sums).backward()
-            given = _tensors((first, args, kwargs))
+            given = _tensors((args, kwargs) if relays else (first, args, kwargs))
             return result, given, [one.grad for one in given if one.is_leaf and one.requires_grad]
         except Exception as err:
             return type(err).__name__, str(err).partition("\n")[0]
@@ -152,6 +185,31 @@ def watched(mode: str, most: int) -> dict[str, Any]:
     return said
 
 
+def relayed(most: int) -> dict[str, Any]:
+    """Runs the samples with a relay buffer for a tensor; says what differs, or is reported."""
+    chosen = [one for group in samples(most) for one in group if one.takes_rows]
+    alone = [[shown(one.made(relays=True)) for _ in range(2)] for one in chosen]
+    differ = []
+    watch = Watch([parse_contract(CONTRACT, "samples.toml")])
+    watch.start()
+    try:
+        for sample, (bare, again) in zip(chosen, alone, strict=True):
+            is_told = bare == again and sample.operator not in UNFILLED
+            if is_told and shown(sample.made(relays=True)) != bare:
+                differ.append(sample.name)
+        coverage, reported = watch.coverage(), [one.code for one in watch.drain()]
+    finally:
+        watch.stop()
+    return {
+        "ran": len(chosen),
+        "operators": len({one.operator for one in chosen}),
+        "buffers": coverage.counts.buffers,
+        "differ": differ,
+        "reported": reported,
+        "problems": [*watch.dead, *coverage.problems, *coverage.incomplete],
+    }
+
+
 class Compared(TorchDispatchMode):
     """Compares what the table says of each operator with what a call of it does."""
 
@@ -213,7 +271,8 @@ def main() -> int:
     """Prints what was found as JSON."""
     what, most = sys.argv[1], int((*sys.argv, "12")[2])
     warnings.simplefilter("ignore")
-    said = table(most) if what == "table" else watched(what, most)
+    named = {"table": table, "relay": relayed}
+    said = named[what](most) if what in named else watched(what, most)
     print(json.dumps(said, indent=1))
     return 0
 

@@ -41,6 +41,14 @@ def test_the_table_says_what_each_operator_writes_and_shows() -> None:
 
 
 @pytest.mark.process
+def test_a_relay_buffer_is_to_torch_s_samples_what_a_plain_tensor_is() -> None:
+    said = found("relay", "2")
+    assert said["operators"] > 500
+    assert said["buffers"] > 3000
+    assert (said["differ"], said["reported"], said["problems"]) == ([], [], [])
+
+
+@pytest.mark.process
 @pytest.mark.sweep
 @pytest.mark.parametrize("mode", ["tracked", "delayed", "random"])
 def test_torch_s_samples_do_as_they_do_unwatched_and_nothing_is_reported(mode: str) -> None:

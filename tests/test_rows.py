@@ -101,3 +101,18 @@ INDEX = torch.tensor([[1, 0], [5, 2], [3, 3]])
 )
 def test_each_way_of_picking_is_one_expression(expression: object, expected: torch.Tensor) -> None:
     assert BUFFER.numpy()[expression].tolist() == expected.tolist()  # type: ignore[index]
+
+
+@pytest.mark.parametrize(
+    ("mask", "shape", "picked"),
+    [
+        ([[[True, False]], [[False, False]]], (3, 2), [[True, False]] * 3),
+        ([[True, False], [False, False]], (1, 2), [[True, False]]),
+        ([True, False], (1,), [True]),
+        ([False, False], (1, 1), [[False]]),
+    ],
+)
+def test_what_a_mask_picks_several_times_it_picks(
+    mask: list[object], shape: tuple[int, ...], picked: list[object]
+) -> None:
+    assert rows.masked(np.array(mask), shape).tolist() == picked

@@ -171,5 +171,12 @@ def flat(index: npt.NDArray[Any], shape: Sequence[int]) -> Any:
 
 
 def masked(mask: npt.NDArray[np.bool_], shape: Sequence[int]) -> Any:
-    """The elements that `masked_select` and `masked_fill_` touch."""
-    return np.broadcast_to(mask, tuple(shape))
+    """The elements that `masked_select` and `masked_fill_` touch.
+
+    The first broadcasts what it picks from as well: an element may be picked several times.
+    """
+    wide = np.broadcast_shapes(mask.shape, tuple(shape))
+    more = len(wide) - len(shape)
+    picked = np.asarray(np.broadcast_to(mask, wide).any(axis=tuple(range(more))))
+    repeated = [dim for dim, size in enumerate(shape) if size != wide[more + dim]]
+    return picked.any(axis=tuple(repeated), keepdims=True)
