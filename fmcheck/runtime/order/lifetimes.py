@@ -344,10 +344,10 @@ class Lifetimes:
                 self._is_on_host(tensor)
             end = BlockUse(use.lane, use.count, use.moment, low, high)
             # One that is made again, later, changes its target itself.
-            is_kept = not (is_target and self._perturbs) and not doubtful
-            before = content(tensor) if is_kept else b""
+            may_change = is_target and self._perturbs
+            before = content(tensor) if known and not (doubtful or may_change) else b""
             sure = is_host or (is_sent and known and not doubtful and not is_target)
-            storage = tensor.untyped_storage() if before and known else None
+            storage = tensor.untyped_storage() if before else None
             borrowed = None if storage is None or storage.resizable() else storage
             copy = PendingCopy(end, known, sure, doubtful, before, borrowed)
             self._keep(block, copy, is_target)

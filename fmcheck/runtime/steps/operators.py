@@ -29,8 +29,8 @@ _ALWAYS_RUN = frozenset(
     {"batch_norm_gather_stats", "batch_norm_gather_stats_with_counts", "batch_norm_update_stats"}
 )
 _RUN_IN_TRAINING = frozenset({"cudnn_batch_norm", "miopen_batch_norm", "native_batch_norm"})
-#: Where these are told.
-_TRAINING = 5, "training"
+#: The argument by which these are told.
+_TRAINING: Place = 5, "training"
 # By torch's own word, what these bring or how much of it hangs on values: of a device the host has
 # to wait for it. Of an index that holds for masks alone; of some others torch says nothing, as of
 # the last step of `torch.tensor`, which has uploaded its values.
