@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from fmcheck.finding import Coverage, Violation
     from fmcheck.processes.coordinator import Coordinator
-    from fmcheck.record import Process, Run
+    from fmcheck.record.record import Process, Run
     from fmcheck.runtime.session.session import Session
     from fmcheck.stream_options import StreamOptions
     from fmcheck.testing.watched import Watched

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from fmcheck.check_pages import PAGES, check_page
+from fmcheck.cli.check_pages import PAGES, check_page
 from fmcheck.finding import ADVISORY, CHECKS
 from fmcheck.lint.own import OWN_CODES
 from fmcheck.lint.page import in_short, own_page

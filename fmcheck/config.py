@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from fmcheck.errors import SLIP, UsageError, closest, nearest
+from fmcheck.files.strict import convert, read_toml
 from fmcheck.finding import ADVISORY, CHECKS, SOMETIMES_ADVISORY
-from fmcheck.strict import convert, read_toml
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

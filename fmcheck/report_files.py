@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from fmcheck.atomic import leads_out
 from fmcheck.errors import UsageError, nearest
+from fmcheck.files.atomic import leads_out
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from fmcheck.record import Run
+    from fmcheck.record.record import Run
 
 ENDINGS = (".json", ".sarif", ".html")
 
@@ -68,7 +68,7 @@ def write_file(path: Path, content: bytes) -> None:
     Raises:
         UsageError: if that cannot be done.
     """
-    from fmcheck.atomic import replace_file
+    from fmcheck.files.atomic import replace_file
 
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -81,7 +81,7 @@ def rendered(run: Run, ending: str) -> bytes:
     """Returns a run in the form of an ending of `ENDINGS`."""
     # What one form needs is imported for it alone: jinja2 for a page.
     if ending == ".json":
-        from fmcheck.record_file import encode
+        from fmcheck.record.record_file import encode
 
         return encode(run)
     if ending == ".sarif":

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 import msgspec
 
+from fmcheck.files.strict import convert, read_toml
 from fmcheck.finding import ADVISORY
-from fmcheck.strict import convert, read_toml
 from tests.museum_runs import run_file
 
 if TYPE_CHECKING:

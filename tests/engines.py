@@ -21,7 +21,7 @@ from tests.sglang_env import HERE, NoEnvironment, environment_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from fmcheck.record import Run
+    from fmcheck.record.record import Run
     from tests.drives import Drive
 
 WHOLE = HERE / "data" / "whole"

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
 
-from fmcheck.strict import convert, read_toml
+from fmcheck.files.strict import convert, read_toml
 from tests.clones import file_at
 from tests.corpus import CorpusError, cache_folder
 from tests.corpus_first_sight import Place, lint, linter

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from fmcheck.finding import Access, Counts, Coverage, Event, Neighbour, Site, Violation
-from fmcheck.record import Process, Run
+from fmcheck.record.record import Process, Run
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -25,9 +25,9 @@ import msgspec
 
 from fmcheck.config import Located, Settings
 from fmcheck.contract import load_contract
+from fmcheck.files.strict import convert, read_toml
 from fmcheck.lint.engine import lint_text
 from fmcheck.registry import contracts_for, rules
-from fmcheck.strict import convert, read_toml
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

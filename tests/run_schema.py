@@ -9,7 +9,8 @@ from typing import Any
 
 import msgspec
 
-from fmcheck import finding, record
+from fmcheck import finding
+from fmcheck.record import record
 
 SHIPPED = Path(__file__).parent.parent / "fmcheck" / "report" / f"run-{record.SCHEMA}.schema.json"
 

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from fmcheck.cli import main
 from fmcheck.finding import Finding, Severity, Span
-from fmcheck.record_file import read_run
+from fmcheck.record.record_file import read_run
 from fmcheck.report.run.markdown import MOST_FINDINGS, MOST_VIOLATIONS, LintHalf, PytestHalf, render
 from fmcheck.report_files import write_run
 from tests.made_up import healthy_run, made_up_run

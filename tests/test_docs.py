@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from fmcheck.check_pages import PAGES, check_page
 from fmcheck.cli import main
+from fmcheck.cli.check_pages import PAGES, check_page
 from fmcheck.finding import CHECKS
 from fmcheck.lint.own import REMOVED
 from fmcheck.registry import rules

@@ -8,7 +8,7 @@ import os
 import pytest
 from msgspec.structs import replace
 
-from fmcheck.atomic import replace_file
+from fmcheck.files.atomic import replace_file
 from fmcheck.finding import Edit, Finding, Severity, Span
 from fmcheck.lint.run import fix, tasks
 from fmcheck.lint.run.fix import fix_text, fixed_source
@@ -266,8 +266,8 @@ def test_a_file_whose_owner_cannot_be_kept_is_left(tmp_path, monkeypatch):
     def refused(*_):
         raise PermissionError(1, "Operation not permitted")
 
-    monkeypatch.setattr("fmcheck.atomic.os.stat", somebody_elses)
-    monkeypatch.setattr("fmcheck.atomic.os.chown", refused)
+    monkeypatch.setattr("fmcheck.files.atomic.os.stat", somebody_elses)
+    monkeypatch.setattr("fmcheck.files.atomic.os.chown", refused)
     with pytest.raises(PermissionError, match="it belongs to user 4711"):
         replace_file(path, b"new")
 

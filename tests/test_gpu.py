@@ -225,7 +225,7 @@ sys.meta_path.insert(0, Blocked())
 def test_no_part_imports_what_a_gpu_s_machine_may_not_have(tmp_path):
     """Neither the linter's libcst nor what the reports are made with."""
     modules = [*(part.module for part in PARTS), "tests.gpu.harness", "tests.conftest"]
-    modules += ["tests.test_cuda", "fmcheck.doctor"]
+    modules += ["tests.test_cuda", "fmcheck.cli.doctor"]
     script = f"{BLOCKED}\nimport importlib\nfor name in {modules}: importlib.import_module(name)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -11,10 +11,10 @@ import pytest
 
 from fmcheck.cli import main
 from fmcheck.contract import load_contract
+from fmcheck.files.strict import parse_toml
 from fmcheck.init.engine_tree import read_tree
 from fmcheck.init.propose import propose
 from fmcheck.lint.scope.files import python_files
-from fmcheck.strict import parse_toml
 from tests.conftest import ROOT
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fmcheck.strict import read_toml
+from fmcheck.files.strict import read_toml
 from tests import markers
 from tests.prove_self import PARTS
 

@@ -10,7 +10,7 @@ import zipfile
 import pytest
 
 import fmcheck
-from fmcheck.processes.run_context import RunContext
+from fmcheck.processes.child.run_context import RunContext
 from tests.environments import Environment, build_wheel, copy_checkout
 
 STRAY_EVENT = "import torch\nm = torch.get_device_module()\ne = torch.cuda.Event()\n"

@@ -9,10 +9,10 @@ import pytest
 
 import fixtures.engine
 from fmcheck.contract import parse_contract
-from fmcheck.prove.all_operators import OPERATORS
-from fmcheck.prove.engine_names import EngineNames, names_of
-from fmcheck.prove.mutant import applied, parses
-from fmcheck.prove.parsed import ParsedModule
+from fmcheck.prove.operators.all_operators import OPERATORS
+from fmcheck.prove.operators.engine_names import EngineNames, names_of
+from fmcheck.prove.operators.mutant import applied, parses
+from fmcheck.prove.operators.parsed import ParsedModule
 
 CONTRACT = """
 [engine]

@@ -723,7 +723,7 @@ def test_a_child_that_imports_no_engine_imports_little(project: Project) -> None
             code = "import json, sys; print(json.dumps(list(sys.modules)))"
             done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
             loaded = set(json.loads(done.stdout))
-            assert "fmcheck.processes.child_start" in loaded
+            assert "fmcheck.processes.child.child_start" in loaded
             heavy = {"torch", "numpy", "msgspec", "wrapt", "pytest", "fmcheck.config", "libcst"}
             assert not heavy & loaded
         """,
@@ -788,7 +788,7 @@ def test_the_entry_point_does_nothing_outside_of_a_run(project: Project) -> None
 
         def test_it():
             activate()
-            assert "fmcheck.processes.child_start" not in sys.modules
+            assert "fmcheck.processes.child.child_start" not in sys.modules
         """,
     )
     assert "1 passed" in project.pytest().stdout

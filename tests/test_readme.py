@@ -22,8 +22,8 @@ from fmcheck.config import load_settings
 from fmcheck.contract import Contract, parse_contract
 from fmcheck.finding import CHECKS
 from fmcheck.lint.own import OWN_CODES
-from fmcheck.prove.all_operators import OPERATORS
 from fmcheck.prove.known import load_known
+from fmcheck.prove.operators.all_operators import OPERATORS
 from fmcheck.registry import rules
 from tests import readme as made
 from tests.drives import DRIVES, drive

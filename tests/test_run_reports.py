@@ -12,9 +12,9 @@ from msgspec.structs import replace
 
 from fmcheck.cli import main
 from fmcheck.finding import CHECKS, Severity
-from fmcheck.merging import merge
 from fmcheck.processes.journal.collect import gather
-from fmcheck.record_file import encode, read_run, schema
+from fmcheck.record.merging import merge
+from fmcheck.record.record_file import encode, read_run, schema
 from fmcheck.report.run import run_github
 from fmcheck.report.run.by_check import by_check
 from fmcheck.report.run.checks import MEANING, rule_info

@@ -9,9 +9,9 @@ import pytest
 
 from fmcheck.cli import main
 from fmcheck.config import Settings
+from fmcheck.files.strict import parse_toml, read_toml
 from fmcheck.registry import contract_files
 from fmcheck.schemas import KINDS, made, packaged
-from fmcheck.strict import parse_toml, read_toml
 from tests.conftest import ROOT
 
 

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 import fmcheck
-from fmcheck.strict import tomllib
+from fmcheck.files.strict import tomllib
 
 ROOT = Path(__file__).parent.parent
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))

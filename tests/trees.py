@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from fmcheck.strict import convert, read_toml
+from fmcheck.files.strict import convert, read_toml
 from tests.clones import commit_source
 from tests.corpus import CorpusError, sdist_source, wheel_source
 

@@ -47,7 +47,7 @@ _MODULES = {
     "lint": "fmcheck.cli.lint",
     "init": "fmcheck.cli.init",
     "contract": "fmcheck.cli.contract",
-    "doctor": "fmcheck.doctor",
+    "doctor": "fmcheck.cli.doctor",
     "report": "fmcheck.cli.report",
     "ci": "fmcheck.cli.ci",
     "prove": "fmcheck.cli.prove",
@@ -298,7 +298,7 @@ def at_least_one(text: str) -> int:
 
 
 def _explain(arguments: argparse.Namespace) -> int:
-    from fmcheck.check_pages import PAGES, check_page
+    from fmcheck.cli.check_pages import PAGES, check_page
     from fmcheck.finding import CHECKS
     from fmcheck.lint.own import OWN_CODES, REMOVED, why_removed
     from fmcheck.lint.page import own_page, rule_page

@@ -202,7 +202,7 @@ def _test(arguments: argparse.Namespace, folder: Path) -> PytestHalf:
 
     from fmcheck.processes.journal.collect import gather
     from fmcheck.processes.journal.layout import LINES
-    from fmcheck.record_file import read_run
+    from fmcheck.record.record_file import read_run
     from fmcheck.report.run import run_github
     from fmcheck.report.run.markdown import PytestHalf
     from fmcheck.report_files import write_run
@@ -300,7 +300,7 @@ def _link(environ: Mapping[str, str]) -> Callable[[str, int], str]:
 
 
 def _write(path: Path, text: str) -> None:
-    from fmcheck.atomic import replace_file
+    from fmcheck.files.atomic import replace_file
 
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -367,7 +367,7 @@ def _show(outcome: Outcome, arguments: argparse.Namespace, *, to_stderr: bool) -
     paint = _paint(arguments, stream.isatty() and not file)
     report = _rendered(outcome, arguments, paint)
     if file:
-        from fmcheck.atomic import replace_file
+        from fmcheck.files.atomic import replace_file
 
         try:
             replace_file(file, report.encode() + b"\n" * bool(report))

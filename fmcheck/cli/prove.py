@@ -19,7 +19,7 @@ from fmcheck.report_files import check_writable, write_file
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from fmcheck.prove.mutant import Mutant
+    from fmcheck.prove.operators.mutant import Mutant
     from fmcheck.prove.run import ProveRequest
     from fmcheck.prove.trial import Result
 

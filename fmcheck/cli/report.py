@@ -14,7 +14,7 @@ from fmcheck.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from fmcheck.record import Run
+    from fmcheck.record.record import Run
 
 CLEAN, FOUND = 0, 1
 #: Merging fewer than this shows no progress.
@@ -104,7 +104,7 @@ def _options(parser: argparse.ArgumentParser) -> list[str]:
 
 
 def _show(arguments: argparse.Namespace) -> int:
-    from fmcheck.merging import merge
+    from fmcheck.record.merging import merge
     from fmcheck.report import colour
     from fmcheck.report.run.run_text import render
 
@@ -116,7 +116,7 @@ def _show(arguments: argparse.Namespace) -> int:
 
 
 def _merge(arguments: argparse.Namespace) -> int:
-    from fmcheck.merging import merge
+    from fmcheck.record.merging import merge
     from fmcheck.report.run.run_text import closing
     from fmcheck.report_files import checked, write_run
 
@@ -150,7 +150,7 @@ def _read(source: Path) -> Run:
         from fmcheck.processes.journal.collect import gather
 
         return gather([source])
-    from fmcheck.record_file import read_run
+    from fmcheck.record.record_file import read_run
 
     return read_run(source)
 
@@ -172,7 +172,7 @@ def _named(paths: Sequence[Path]) -> str:
 
 
 def _schema(_: argparse.Namespace) -> int:
-    from fmcheck.record_file import schema
+    from fmcheck.record.record_file import schema
 
     print(schema(), end="")
     return CLEAN

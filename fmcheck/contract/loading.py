@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from fmcheck.contract.schema import Contract
 from fmcheck.contract.validation import check
-from fmcheck.strict import convert, parse_toml, read_toml
+from fmcheck.files.strict import convert, parse_toml, read_toml
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -20,8 +20,8 @@ from fmcheck.config import pack
 from fmcheck.errors import UsageError
 from fmcheck.finding import Counts
 from fmcheck.first_import import after_import
-from fmcheck.merging import one_each
-from fmcheck.processes import child_start, run_context, run_folder, spawn_hook
+from fmcheck.processes import run_folder
+from fmcheck.processes.child import child_start, run_context, spawn_hook
 from fmcheck.processes.journal import layout
 from fmcheck.processes.journal.attribute import attributed, phase_of
 from fmcheck.processes.journal.collect import merged, never_reached, record_of
@@ -31,6 +31,7 @@ from fmcheck.processes.journal.read import Library
 from fmcheck.processes.journal.writer import Journal
 from fmcheck.processes.process_watch import ProcessWatch
 from fmcheck.processes.role import role_of_pytest
+from fmcheck.record.merging import one_each
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterator
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from fmcheck.config import Located
     from fmcheck.finding import Violation
     from fmcheck.processes.journal.read import Pages
-    from fmcheck.record import Run
+    from fmcheck.record.record import Run
     from fmcheck.runtime.session.session import Session
 
 #: Seconds between two looks at what children count, while a test's end waits for them.

@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 
 from fmcheck.errors import UsageError
-from fmcheck.processes import run_context
+from fmcheck.processes.child import run_context
 from fmcheck.processes.journal import layout
 
 _PREFIX = "fmcheck-run-"

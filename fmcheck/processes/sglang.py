@@ -8,11 +8,11 @@ from __future__ import annotations
 
 def activate() -> None:
     """Watches this process, if a run of fmcheck started it or one of its ancestors."""
-    from fmcheck.processes.ancestors import inherited
-    from fmcheck.processes.run_context import here
+    from fmcheck.processes.child.ancestors import inherited
+    from fmcheck.processes.child.run_context import here
 
     context = here() or inherited()
     if context is not None:
-        from fmcheck.processes.child_start import wait_for_engine
+        from fmcheck.processes.child.child_start import wait_for_engine
 
         wait_for_engine("sglang.srt.plugins", context)

@@ -10,7 +10,7 @@ def arrive() -> None:
     """Waits for the engine, if a run of fmcheck started this process."""
     if "FMCHECK_RUN" in os.environ:
         try:
-            from fmcheck.processes import child_start
+            from fmcheck.processes.child import child_start
 
             child_start.wait_for_engine("start-up file")
         except (Exception, SystemExit) as err:  # of a module in the way of the standard library's

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from fmcheck.errors import UsageError, nearest
-from fmcheck.prove.all_operators import OPERATORS
-from fmcheck.strict import convert, read_toml
+from fmcheck.files.strict import convert, read_toml
+from fmcheck.prove.operators.all_operators import OPERATORS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from fmcheck.prove.mutant import Mutant
+    from fmcheck.prove.operators.mutant import Mutant
 
 
 class KnownSurvivor(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -13,8 +13,8 @@ from fmcheck.errors import UsageError, nearest
 from fmcheck.lint.scope.files import Excludes, python_files
 from fmcheck.lint.scope.patterns import Patterns
 from fmcheck.lint.source import decode, read
-from fmcheck.prove.all_operators import OPERATORS
-from fmcheck.prove.mutant import Mutant, applied, changed_lines, parses
+from fmcheck.prove.operators.all_operators import OPERATORS
+from fmcheck.prove.operators.mutant import Mutant, applied, changed_lines, parses
 from fmcheck.registry import contracts_for
 
 if TYPE_CHECKING:
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     from fmcheck.config import Located
     from fmcheck.contract import Contract
-    from fmcheck.prove.engine_names import EngineNames
-    from fmcheck.prove.parsed import ParsedModule
+    from fmcheck.prove.operators.engine_names import EngineNames
+    from fmcheck.prove.operators.parsed import ParsedModule
 
 #: A longer message than this is no sentence.
 MOST_WORDS = 300
@@ -121,7 +121,7 @@ def _from(located: Located) -> str:
 
 def _import_roots(files: Iterable[Path], contracts: Iterable[Contract]) -> dict[Path, Path]:
     """Returns for each file the folder that it is imported from."""
-    from fmcheck.prove.engine_names import modules_of
+    from fmcheck.prove.operators.engine_names import modules_of
 
     packages = {module.partition(".")[0] for one in contracts for module in modules_of(one)}
     return {file: _import_root(Path(os.path.abspath(file)), packages) for file in files}
@@ -142,13 +142,13 @@ def _import_root(file: Path, packages: set[str]) -> Path:
 
 
 def _concerns(contract: Contract, roots: Iterable[Path]) -> bool:
-    from fmcheck.prove.engine_names import module_path, modules_of
+    from fmcheck.prove.operators.engine_names import module_path, modules_of
 
     return any(module_path(module, roots) for module in modules_of(contract))
 
 
 def _names(contracts: Sequence[Contract], roots: Iterable[Path]) -> EngineNames:
-    from fmcheck.prove.engine_names import module_path, names_of
+    from fmcheck.prove.operators.engine_names import module_path, names_of
 
     relays = []
     for contract in contracts:
@@ -162,7 +162,7 @@ def _names(contracts: Sequence[Contract], roots: Iterable[Path]) -> EngineNames:
 def _tree(path: Path, name: str) -> ParsedModule:
     from libcst import ParserSyntaxError
 
-    from fmcheck.prove.parsed import ParsedModule
+    from fmcheck.prove.operators.parsed import ParsedModule
 
     try:
         return ParsedModule(decode(read(path)).source, name)

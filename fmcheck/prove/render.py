@@ -7,12 +7,12 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fmcheck.prove.all_operators import OPERATORS
+from fmcheck.prove.operators.all_operators import OPERATORS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from fmcheck.prove.mutant import Mutant
+    from fmcheck.prove.operators.mutant import Mutant
     from fmcheck.prove.run import Proof, Verdict
     from fmcheck.prove.trial import Result
 

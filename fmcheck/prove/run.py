@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from fmcheck.prove.known import KnownSurvivor
-    from fmcheck.prove.mutant import Mutant
     from fmcheck.prove.mutation_plan import MutationPlan
+    from fmcheck.prove.operators.mutant import Mutant
     from fmcheck.prove.trial import Raw
 
 #: A hang is told from a slow machine by the healthy run's time, and by no less than this (s).

@@ -12,8 +12,8 @@ import msgspec
 
 from fmcheck import __version__
 from fmcheck.errors import UsageError
+from fmcheck.files.reading import MOST_RECORD, read_regular
 from fmcheck.prove.trial import Result  # noqa: TC001  (msgspec reads the annotation)
-from fmcheck.reading import MOST_RECORD, read_regular
 from fmcheck.report_files import check_writable, write_file
 
 if TYPE_CHECKING:

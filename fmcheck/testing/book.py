@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fmcheck.merging import one_each
+from fmcheck.record.merging import one_each
 from fmcheck.testing.mark import fits
 
 if TYPE_CHECKING:

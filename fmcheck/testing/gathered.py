@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from fmcheck.finding import Violation  # noqa: TC001  (msgspec reads the annotations)
-from fmcheck.merging import one_each
+from fmcheck.record.merging import one_each
 
 if TYPE_CHECKING:
-    from fmcheck.record import Run
+    from fmcheck.record.record import Run
 
 
 @dataclass

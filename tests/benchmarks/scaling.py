@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import torch
 from msgspec.structs import replace
 
-from fmcheck.merging import merge
-from fmcheck.record_file import encode, read_run
+from fmcheck.record.merging import merge
+from fmcheck.record.record_file import encode, read_run
 from fmcheck.runtime.core.clocks import Clocks, Shadow
 from fmcheck.runtime.core.tally import Tally
 from fmcheck.runtime.relay.relay_tensor import relay_tensor
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from fmcheck.record import Run
+    from fmcheck.record.record import Run
 
 FILES = (50, 800)
 ROWS = (64, 4096)

@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from fmcheck.atomic import replace_file
+from fmcheck.files.atomic import replace_file
 from tests.gpu.facts import UNTIL, Fact
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from fmcheck.host_words import is_named_host
+from fmcheck.lint.devices.host_words import is_named_host
 from fmcheck.lint.model.expressions import dotted, is_name, keywords, last_name
 from fmcheck.lint.model.vocabulary import TO_HOST
 from fmcheck.lint.source.lazy import cst

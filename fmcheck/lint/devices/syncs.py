@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from fmcheck.host_words import is_named_host
+from fmcheck.lint.devices.host_words import is_named_host
 from fmcheck.lint.model.expressions import dotted, keywords
 from fmcheck.lint.model.vocabulary import NUMBERS, REDUCTIONS, TO_HOST, TRUTHS
 from fmcheck.lint.source.globs import fits

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from fmcheck.atomic import replace_file
 from fmcheck.errors import UsageError
+from fmcheck.files.atomic import replace_file
+from fmcheck.files.reading import MOST_RECORD, read_regular
+from fmcheck.files.strict import convert
 from fmcheck.finding import Finding, Span
 from fmcheck.lint.own import GONE_ENTRY, OWN_CODES, UNCHECKED
-from fmcheck.reading import MOST_RECORD, read_regular
 from fmcheck.report.printable import well_formed
-from fmcheck.strict import convert
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

@@ -144,7 +144,7 @@ def _kept(outcome: Outcome, request: Request) -> Iterator[tuple[str, str]]:
     """Yields the files with fixes that `--fix` leaves, or has left, as they are, and why."""
     if request.stdin is not None:
         return
-    from fmcheck.atomic import refusal
+    from fmcheck.files.atomic import refusal
 
     left = dict([*outcome.refused, *outcome.unwritten])
     for path in {one.path: None for one in outcome.findings if one.edits}:
@@ -221,7 +221,7 @@ def _fix(
 
 def _rewrite(path: Path, text: bytes, state: State | None, request: Request) -> str:
     """Gives a file that was read in this state another text; returns why not, "" if it was done."""
-    from fmcheck.atomic import replace_file
+    from fmcheck.files.atomic import replace_file
 
     try:
         replace_file(path, text, expected=state, named=request.paths)

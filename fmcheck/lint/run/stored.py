@@ -13,7 +13,7 @@ import marshal
 import os
 import sys
 
-from fmcheck.reading import MOST_RECORD, MOST_SOURCE, read_regular
+from fmcheck.files.reading import MOST_RECORD, MOST_SOURCE, read_regular
 
 TYPE_CHECKING = False  # as typing has it, without the import
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ _IGNORE = b"# Made by fmcheck.\n*\n"
 KINDS = ("run", "files")
 #: The packages on whose sources the findings hang, and what is said of them.
 STAMPED = (
-    *("", "cli", "contract", "contracts", "report", "rules"),
+    *("", "cli", "contract", "contracts", "files", "report", "rules"),
     *("lint", "lint/devices", "lint/graph_inputs", "lint/model", "lint/run", "lint/scope"),
     *("lint/source", "lint/streams"),
 )

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from fmcheck.atomic import leaves_tree
 from fmcheck.errors import UsageError, nearest
+from fmcheck.files.atomic import leaves_tree
+from fmcheck.files.reading import MOST_SETTINGS, read_regular
 from fmcheck.lint.scope.patterns import Patterns
-from fmcheck.reading import MOST_SETTINGS, read_regular
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

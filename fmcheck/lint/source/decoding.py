@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from fmcheck.reading import MOST_SOURCE, read_regular, read_with_stat
+from fmcheck.files.reading import MOST_SOURCE, read_regular, read_with_stat
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,13 +6,12 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from fmcheck.record.record import FOUND_IN
+
 if TYPE_CHECKING:
     from fmcheck.finding import Violation
     from fmcheck.processes.journal.layout import Reported
     from fmcheck.processes.journal.read import Library, Pages, Phase
-
-#: How the note begins that names a process.
-FOUND_IN = "found in process "
 
 
 def phase_of(reported: Reported, pages: Pages, library: Library) -> Phase | None:

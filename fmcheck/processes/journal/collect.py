@@ -9,12 +9,12 @@ from msgspec.structs import replace
 
 from fmcheck.errors import UsageError
 from fmcheck.finding import Coverage
-from fmcheck.merging import one_each
 from fmcheck.processes.journal import layout
 from fmcheck.processes.journal.attribute import attributed
 from fmcheck.processes.journal.ending import ending
 from fmcheck.processes.journal.read import Library
-from fmcheck.record import Process, Run
+from fmcheck.record.merging import one_each
+from fmcheck.record.record import Process, Run
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -44,7 +44,7 @@ SIZE = 8 * WORDS
 
 RING = ".ring"
 LINES = ".jsonl"
-#: The settings that a pytest process hands on, as `fmcheck.processes.run_context` packs them.
+#: The settings that a pytest process hands on, as `fmcheck.processes.child.run_context` packs them.
 CONTEXT = ".context"
 #: In each run's folder: the processes that were reached, whether or not they wrote a journal.
 STARTS = "starts-"

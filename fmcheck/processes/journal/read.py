@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from fmcheck.files.reading import open_regular
 from fmcheck.finding import ContractUse, Counts, Coverage
 from fmcheck.processes.journal import layout
 from fmcheck.processes.journal.layout import (
@@ -28,7 +29,6 @@ from fmcheck.processes.journal.layout import (
     Untracked,
     UseLine,
 )
-from fmcheck.reading import open_regular
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from fmcheck.finding import Violation
-    from fmcheck.record import Run
+    from fmcheck.record.record import Run
 
 #: A violation fails the run, is an advisory, or is expected or allowed by a test.
 FAILS, ADVISORY, ACCEPTED = "fails", "advisory", "accepted"

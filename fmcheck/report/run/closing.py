@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from fmcheck.finding import ContractUse, Counts, Coverage
-    from fmcheck.record import Process, Run
+    from fmcheck.record.record import Process, Run
 
 #: Further processes that ended alike are counted.
 _MOST_NAMES = 4

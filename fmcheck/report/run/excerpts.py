@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from fmcheck.reading import MOST_SOURCE, read_regular
+from fmcheck.files.reading import MOST_SOURCE, read_regular
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

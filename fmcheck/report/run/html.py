@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
     from fmcheck.finding import Access, Violation
-    from fmcheck.record import Run
+    from fmcheck.record.record import Run
 
 #: A picture shows the last events, which is where the fault is; the record has them all.
 MOST_EVENTS = 40

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from fmcheck.finding import Finding
-    from fmcheck.record import Run
+    from fmcheck.record.record import Run
 
 #: What is shown in full; GitHub takes one megabyte in all.
 MOST_VIOLATIONS, MOST_FINDINGS = 20, 50

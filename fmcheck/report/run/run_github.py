@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from fmcheck.finding import Violation
-    from fmcheck.record import Run
+    from fmcheck.record.record import Run
 
 
 def render(run: Run) -> str:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from fmcheck.finding import Site, Violation
-    from fmcheck.record import Run
+    from fmcheck.record.record import Run
     from fmcheck.report.run.timeline import Mark
 
 _SEVERITY = {FAILS: Severity.ERROR, ADVISORY: Severity.NOTE}

@@ -15,7 +15,7 @@ from fmcheck.report.run.violation import render as render_violation
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from fmcheck.record import Run
+    from fmcheck.record.record import Run
     from fmcheck.report.colour import Paint
 
 _TITLES = {

@@ -11,7 +11,7 @@ from fmcheck.report.run.violation import short_path
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from fmcheck.record import Run
+    from fmcheck.record.record import Run
 
 _HEAD = ("check", "sites", "times", "tests", "")
 _REMARK = {FAILS: "", ADVISORY: " (advisory)", ACCEPTED: " (expected or allowed)"}

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from fmcheck.finding import Coverage
-from fmcheck.processes.journal.attribute import FOUND_IN
-from fmcheck.record import Run
+from fmcheck.record.record import FOUND_IN, Run
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -11,7 +11,7 @@ import os
 import re
 from typing import TYPE_CHECKING
 
-from fmcheck.processes.run_context import VARIABLE, RunContext
+from fmcheck.processes.child.run_context import VARIABLE, RunContext
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

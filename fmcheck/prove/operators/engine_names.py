@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from fmcheck.contract import Contract, GraphInputs
-    from fmcheck.prove.parsed import ParsedModule
+    from fmcheck.prove.operators.parsed import ParsedModule
 
 RESETS = ("zero_", "fill_")
 

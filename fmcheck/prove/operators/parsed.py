@@ -11,7 +11,7 @@ from libcst.metadata import MetadataWrapper, ParentNodeProvider, PositionProvide
 
 from fmcheck.finding import Edit, Span
 from fmcheck.lint.source import split_lines
-from fmcheck.prove.mutant import Fault
+from fmcheck.prove.operators.mutant import Fault
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

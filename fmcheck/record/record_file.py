@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from fmcheck.errors import UsageError
-from fmcheck.reading import MOST_RECORD, read_regular
-from fmcheck.record import SCHEMA, Run
+from fmcheck.files.reading import MOST_RECORD, read_regular
+from fmcheck.record.record import SCHEMA, Run
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from fmcheck.errors import UsageError, nearest
-from fmcheck.reading import MOST_SETTINGS, read_regular
+from fmcheck.files.reading import MOST_SETTINGS, read_regular
 from fmcheck.regex import regex
 
 if TYPE_CHECKING:

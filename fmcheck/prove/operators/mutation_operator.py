@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from fmcheck.prove.engine_names import EngineNames
-    from fmcheck.prove.mutant import Fault
-    from fmcheck.prove.parsed import ParsedModule
+    from fmcheck.prove.operators.engine_names import EngineNames
+    from fmcheck.prove.operators.mutant import Fault
+    from fmcheck.prove.operators.parsed import ParsedModule
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from fmcheck.prove.engine_names import called, last_name
-from fmcheck.prove.mutation_operator import MutationOperator
+from fmcheck.prove.operators.engine_names import called, last_name
+from fmcheck.prove.operators.mutation_operator import MutationOperator
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from fmcheck.prove.engine_names import EngineNames
-    from fmcheck.prove.mutant import Fault
-    from fmcheck.prove.parsed import ParsedModule, Statement
+    from fmcheck.prove.operators.engine_names import EngineNames
+    from fmcheck.prove.operators.mutant import Fault
+    from fmcheck.prove.operators.parsed import ParsedModule, Statement
 
 WAITS = ("wait", "wait_event", "wait_stream", "synchronize")
 RECORDS = ("record", "record_event")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from fmcheck.processes.run_context import RunContext
+    from fmcheck.processes.child.run_context import RunContext
 
 _KEY = "fmcheck"
 _HOME = str(Path(__file__).parents[2])
@@ -24,8 +24,8 @@ try:
         import fmcheck
     except ImportError:
         sys.path.append({home!r})
-    from fmcheck.processes.child_start import wait_for_engine
-    from fmcheck.processes.run_context import RunContext
+    from fmcheck.processes.child.child_start import wait_for_engine
+    from fmcheck.processes.child.run_context import RunContext
     wait_for_engine("multiprocessing", RunContext.unpack({text!r}))
 except Exception as err:
     print("fmcheck: this process is not watched:", repr(err), file=sys.stderr)

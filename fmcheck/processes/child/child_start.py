@@ -13,11 +13,11 @@ import time
 from typing import TYPE_CHECKING
 
 from fmcheck.first_import import FirstImport
-from fmcheck.processes import run_context as run_context
+from fmcheck.processes.child import run_context as run_context
 from fmcheck.processes.role import host_name
 
 if TYPE_CHECKING:
-    from fmcheck.processes.run_context import RunContext
+    from fmcheck.processes.child.run_context import RunContext
 
 _waiting: Waiting | None = None
 
@@ -34,7 +34,7 @@ class Waiting:
     def _begin(self) -> None:
         """Starts the watch. A failure is left in the folder, for the run to fail by."""
         try:
-            from fmcheck.processes.child_watch import begin
+            from fmcheck.processes.child.child_watch import begin
 
             begin(self.context, self.way)
         except Exception as err:
@@ -60,7 +60,7 @@ def wait_for_engine(way: str, context: RunContext | None = None) -> None:
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=_forked)
     if "multiprocessing.spawn" in sys.modules:
-        from fmcheck.processes.spawn_hook import hook_spawn
+        from fmcheck.processes.child.spawn_hook import hook_spawn
 
         hook_spawn(context)
     _waiting.wait()

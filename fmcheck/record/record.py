@@ -12,6 +12,8 @@ from fmcheck.finding import Counts, Coverage, Violation
 
 #: The version of the record's form: raised where a reader of the old one would go wrong.
 SCHEMA = 1
+#: How the note of a violation begins that names the process in which it was found.
+FOUND_IN = "found in process "
 
 
 class Process(Struct, frozen=True):

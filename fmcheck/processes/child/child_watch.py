@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 from fmcheck.config import unpack
 from fmcheck.first_import import after_import
+from fmcheck.processes.child.spawn_hook import hook_spawn
 from fmcheck.processes.journal.writer import Journal
 from fmcheck.processes.process_watch import ProcessWatch
-from fmcheck.processes.spawn_hook import hook_spawn
 from fmcheck.runtime.session.session import Session, is_on
 from fmcheck.stream_options import StreamOptions
 
 if TYPE_CHECKING:
-    from fmcheck.processes.run_context import RunContext
+    from fmcheck.processes.child.run_context import RunContext
 
 
 def begin(context: RunContext, way: str) -> None:

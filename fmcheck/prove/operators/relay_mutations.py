@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from fmcheck.prove.engine_names import called, is_reset
-from fmcheck.prove.mutation_operator import MutationOperator
+from fmcheck.prove.operators.engine_names import called, is_reset
+from fmcheck.prove.operators.mutation_operator import MutationOperator
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from fmcheck.prove.engine_names import EngineNames
-    from fmcheck.prove.mutant import Fault
-    from fmcheck.prove.parsed import ParsedModule, Statement
+    from fmcheck.prove.operators.engine_names import EngineNames
+    from fmcheck.prove.operators.mutant import Fault
+    from fmcheck.prove.operators.parsed import ParsedModule, Statement
 
 
 def _dropped(tree: ParsedModule, names: EngineNames) -> Iterator[Fault]:

@@ -1,0 +1,1 @@
+"""Files, read and written whole: never half of one, and never a surprise."""

@@ -1,0 +1,1 @@
+"""The record of a run: what was checked and found, merged, and kept as a file."""
