@@ -74,7 +74,10 @@ class ReportedBuffer(Protocol):
     poison: Poison
     sink_rows: Sequence[int]
     per_row: int
-    escapes: dict[tuple[str, int], int]
+
+    @property
+    def escapes(self) -> dict[tuple[str, int], int]:
+        """How often its memory was handed to untracked code, by how and where."""
 
     @property
     def is_lost(self) -> bool:

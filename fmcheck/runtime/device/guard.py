@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from fmcheck.runtime.device.ring import Clash
-    from fmcheck.runtime.relay.buffer import Seen, Window
+    from fmcheck.runtime.relay.buffer import Seen
+    from fmcheck.runtime.relay.memory import Window
 
 
 class OwnFence:

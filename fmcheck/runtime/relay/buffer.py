@@ -11,8 +11,9 @@ import numpy as np
 from fmcheck.runtime.core import verdicts, violations
 from fmcheck.runtime.core.containment import contained
 from fmcheck.runtime.core.ledger import NEVER, Ledger, State
-from fmcheck.runtime.core.rows import EVERYTHING, row_dims, row_map
+from fmcheck.runtime.core.rows import EVERYTHING
 from fmcheck.runtime.relay import indexing, scope
+from fmcheck.runtime.relay.other_writers import OtherWriters
 from fmcheck.runtime.relay.row_layout import PLAIN, Layout
 from fmcheck.runtime.relay.row_lists import RowLists
 
@@ -24,38 +25,9 @@ if TYPE_CHECKING:
 
     from fmcheck.runtime.core.tally import Tally
     from fmcheck.runtime.core.verdicts import Poison
-    from fmcheck.runtime.relay.memory import Memory, Veil
+    from fmcheck.runtime.relay.memory import Veil, Window
     from fmcheck.runtime.relay.owners import Owners
     from fmcheck.runtime.relay.row_layout import UnitOwners
-
-
-@dataclass(eq=False)
-class Window:
-    """What a tensor shows of a relay buffer: all of it, or what a view reaches.
-
-    `rows` has the row of each element, `dims` are the dimensions along which it changes.
-    """
-
-    rows: npt.NDArray[np.int64]
-    memory: Memory
-    whole: bool
-    dims: frozenset[int] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.dims = row_dims(self.rows)
-
-    def touched(self, expression: Any) -> npt.NDArray[Any]:
-        """Returns the rows that an index expression touches, in the shape of what it picks.
-
-        Of a whole buffer that is one number a row, without its inner dimensions.
-        """
-        if not self.whole:
-            return np.asarray(self.rows[expression])
-        if type(expression) is np.ndarray and expression.dtype.kind != "b":
-            return expression
-        if isinstance(expression, tuple) or getattr(expression, "ndim", 1) > 1:
-            return np.asarray(self.rows[expression])
-        return np.asarray(np.arange(len(self.rows))[expression])
 
 
 @dataclass(eq=False)
@@ -175,13 +147,8 @@ class RelayBuffer:
         self.per_row = per_row
         self.owners = owners
         self.overwrite = overwrite
-        self.escapes: dict[tuple[str, int], int] = {}
+        self.others = OtherWriters(len(self.ledger))
         self._gathered = False
-        # Whether untracked code was seen to write here, and which rows it may have written since.
-        self._has_other_writers = False
-        self._in_doubt: npt.NDArray[np.bool_] = np.zeros(len(self.ledger), bool)
-        self._any_in_doubt = False
-        self._version = 0
         self._judges_values = poison.certain or poison.bound is not None
         self._guards_writes = owners is not None and overwrite == "never"
         self._lists = RowLists(len(self.ledger))
@@ -225,7 +192,12 @@ class RelayBuffer:
     def take(self, base: Any, veil: Veil | None) -> None:
         """Instruments a tensor, from what was done to it so far."""
         self.base, self.veil = base, veil
-        self._version = 0 if base.is_inference() else base._version
+        self.others.begin(base, counts=veil is not None)
+
+    @property
+    def escapes(self) -> dict[tuple[str, int], int]:
+        """How often its memory was handed to untracked code, by how and where."""
+        return self.others.escapes
 
     @property
     def is_lost(self) -> bool:
@@ -381,7 +353,7 @@ class RelayBuffer:
         with self.tally.lock:
             self.tally.writes += 1
             self.tally.touched.add(self.relay)
-            self._heed_other_writes(own=1)
+            self.others.heed(self.base, own=1)
             rows = window.touched(expression)
             if rows.size == 0:
                 return
@@ -491,7 +463,7 @@ class RelayBuffer:
         if not self.tally.active:
             return
         with self.tally.lock:
-            self.escapes[how, site] = self.escapes.get((how, site), 0) + 1
+            self.others.escape(how, site)
             self.tally.note(
                 f"buffer `{self.name}`: `{how}` at {self.tally.sites[site]} lets untracked code "
                 "reach its memory: name the function under `opaque` in the contract"
@@ -519,8 +491,7 @@ class RelayBuffer:
             scope.put_off(lambda: self._retire_now(waiting))
             return
         self._poison_over(window, expression)
-        if self._any_in_doubt:
-            self._in_doubt[rows] = False
+        self.others.settle(rows)
         self.ledger.consume(rows, moment, seen.all_live)
 
     @contextmanager
@@ -673,7 +644,7 @@ class RelayBuffer:
         if not self._gathered:
             self._gathered = True
             self._guards_writes = self.owners is not None and self.overwrite != "always"
-        self._heed_other_writes()
+        self.others.heed(self.base)
         bits = window.memory.read(expression)
         if self.layout.sink_holds is not None:
             self._judge_sinks(rows, moment)
@@ -689,8 +660,8 @@ class RelayBuffer:
             spoken_of = spoken_of | self._is_behind_the_end(expression, rows, state)
         codes = np.where(_beside(spoken_of, bits), np.uint8(verdicts.GOOD), codes)
         bad = codes != verdicts.GOOD
-        if bad.any() and self._is_written_unseen():
-            doubted = _beside((self._in_doubt[rows] | bool(self.escapes)) & ~live, bits)
+        if bad.any() and self.others.are_known(self.whole.memory):
+            doubted = _beside(self.others.may_have_written(rows) & ~live, bits)
             bad = self._without_doubted(bad, doubted & window.memory.unchanged(expression))
         if bad.any():
             places = np.broadcast_to(_beside(rows, bits), bits.shape)
@@ -728,24 +699,6 @@ class RelayBuffer:
         so_far = np.logical_or.accumulate(written[..., ::-1], axis=-1)[..., ::-1]
         return np.asarray(~so_far & written.any(axis=-1, keepdims=True))
 
-    def _heed_other_writes(self, own: int = 0) -> None:
-        """Looks whether torch wrote the memory more often than we saw, `own` times just now."""
-        if self.veil is None:
-            return
-        if self.base.is_inference():  # it counts no writes
-            self._in_doubt[:] = self._any_in_doubt = True
-            return
-        version = self.base._version
-        if version - self._version > own:
-            self._in_doubt[:] = self._any_in_doubt = True
-        self._version = version
-
-    def _is_written_unseen(self) -> bool:
-        """Tells whether untracked code is known to write here: somewhere a row gives it away."""
-        if not self._has_other_writers:
-            self._has_other_writers = self.whole.memory.was_changed()
-        return self._has_other_writers
-
     def _without_doubted(
         self, bad: npt.NDArray[np.bool_], doubted: npt.NDArray[np.bool_]
     ) -> npt.NDArray[np.bool_]:
@@ -774,7 +727,7 @@ class RelayBuffer:
         unseen = np.setdiff1d(dead % len(self.ledger), accused % len(self.ledger))
         unseen = np.setdiff1d(unseen, self._sink)
         if unseen.size:
-            self._is_written_unseen()
+            self.others.are_known(self.whole.memory)
             self.tally.unseen_writes += int(unseen.size)
             self.tally.note(violations.of_unseen_write(self, moment))
             self.ledger.stash(unseen, NEVER)
@@ -793,19 +746,6 @@ class RelayBuffer:
             chosen = codes == code
             unique, first = np.unique(places[chosen], return_index=True)
             violations.report(self, f"FR{code}", unique, found[chosen][first], moment)
-
-
-def window_of(
-    shape: Sequence[int],
-    strides: Sequence[int],
-    offset: int,
-    row_stride: int,
-    memory: Memory,
-    whole: bool,
-    count: int = 0,
-) -> Window:
-    """Returns the window of a tensor that lies at `offset` elements into a relay buffer."""
-    return Window(row_map(shape, strides, offset, row_stride, count), memory, whole)
 
 
 def _beside(rows: npt.NDArray[Any], bits: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import functools
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from fmcheck.runtime.core.rows import Column
+from fmcheck.runtime.core.rows import Column, row_dims, row_map
 from fmcheck.runtime.steps.writes import address_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import numpy.typing as npt
 
 _SAME_WIDTH = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -286,3 +288,45 @@ def _array_over(tensor: torch.Tensor) -> npt.NDArray[Any]:
     if reach > tensor.untyped_storage().nbytes():
         raise RuntimeError("the storage was resized below the buffer's size")
     return np.asarray(_Shown(tensor, kind.str))
+
+
+@dataclass(eq=False)
+class Window:
+    """What a tensor shows of a relay buffer: all of it, or what a view reaches.
+
+    `rows` has the row of each element, `dims` are the dimensions along which it changes.
+    """
+
+    rows: npt.NDArray[np.int64]
+    memory: Memory
+    whole: bool
+    dims: frozenset[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.dims = row_dims(self.rows)
+
+    def touched(self, expression: Any) -> npt.NDArray[Any]:
+        """Returns the rows that an index expression touches, in the shape of what it picks.
+
+        Of a whole buffer that is one number a row, without its inner dimensions.
+        """
+        if not self.whole:
+            return np.asarray(self.rows[expression])
+        if type(expression) is np.ndarray and expression.dtype.kind != "b":
+            return expression
+        if isinstance(expression, tuple) or getattr(expression, "ndim", 1) > 1:
+            return np.asarray(self.rows[expression])
+        return np.asarray(np.arange(len(self.rows))[expression])
+
+
+def window_of(
+    shape: Sequence[int],
+    strides: Sequence[int],
+    offset: int,
+    row_stride: int,
+    memory: Memory,
+    whole: bool,
+    count: int = 0,
+) -> Window:
+    """Returns the window of a tensor that lies at `offset` elements into a relay buffer."""
+    return Window(row_map(shape, strides, offset, row_stride, count), memory, whole)

@@ -19,16 +19,8 @@ from fmcheck.runtime.core.patches import beneath
 from fmcheck.runtime.core.site import is_making, makes_the_engines_call, unfollowed
 from fmcheck.runtime.core.verdicts import poison_for
 from fmcheck.runtime.relay import device_checks, indexing, untraced
-from fmcheck.runtime.relay.buffer import (
-    PICKED,
-    VALUES,
-    RelayBuffer,
-    StreamFollower,
-    Window,
-    WriteEffect,
-    window_of,
-)
-from fmcheck.runtime.relay.memory import Veil, VeiledMemory, memory_of
+from fmcheck.runtime.relay.buffer import PICKED, VALUES, RelayBuffer, StreamFollower, WriteEffect
+from fmcheck.runtime.relay.memory import Veil, VeiledMemory, Window, memory_of, window_of
 from fmcheck.runtime.relay.row_layout import PLAIN, Layout, UnitOwners, of_units
 from fmcheck.runtime.relay.scope import CHECK, Scope, current, forget_view, note_view
 from fmcheck.runtime.steps.torch_modes import own_code
