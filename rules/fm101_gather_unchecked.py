@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 from fmcheck.lint import Example, Judged, Severity, cst
 from fmcheck.lint.model.accesses import Accesses, RelayAccess, accesses_of
-from fmcheck.lint.model.expressions import dotted, last_name
+from fmcheck.lint.model.expressions import dotted, last_name, squeezed
 from fmcheck.lint.model.function import functions
-from fmcheck.lint.model.names import squeezed
 from fmcheck.lint.relay_rule import RelayRule
 from fmcheck.lint.source.walking import walk
 
@@ -363,7 +362,7 @@ def _contexts(item: cst.WithItem, function: Function) -> Iterator[cst.Call]:
         if isinstance(one, cst.IfExp):
             asked += [one.body, one.orelse]
         elif isinstance(one, cst.Name) and one not in seen:
-            asked += function.names.values(one.value)
+            asked += function.names.bound(one)
         elif isinstance(one, cst.Call):
             yield one
         seen.add(one)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeGuard
 
 from fmcheck.lint import Example, Judged, Severity, cst
-from fmcheck.lint.model.expressions import last_name
+from fmcheck.lint.model.expressions import last_name, squeezed
 from fmcheck.lint.model.function import classes
-from fmcheck.lint.model.names import squeezed
 from fmcheck.lint.relay_rule import RelayClassRule
 from fmcheck.lint.source.walking import walk
 from fmcheck.regex import regex

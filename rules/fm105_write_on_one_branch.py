@@ -8,9 +8,9 @@ from msgspec.structs import replace
 
 from fmcheck.lint import Example, Judged, Severity, cst, dotted
 from fmcheck.lint.model.accesses import Accesses, RelayAccess, accesses_of
+from fmcheck.lint.model.expressions import squeezed
 from fmcheck.lint.model.flow import leaves
 from fmcheck.lint.model.function import classes
-from fmcheck.lint.model.names import squeezed
 from fmcheck.lint.relay_rule import RelayClassRule
 from fmcheck.regex import regex
 

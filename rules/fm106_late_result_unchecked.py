@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from fmcheck.lint import Example, FunctionRule, Judged, Severity, cst
 from fmcheck.lint.model.declared import DeclaredFunctions
+from fmcheck.lint.model.expressions import squeezed
 from fmcheck.lint.model.function import functions
-from fmcheck.lint.model.names import squeezed
 from fmcheck.lint.source.walking import walk
 
 if TYPE_CHECKING:

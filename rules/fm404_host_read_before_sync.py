@@ -20,9 +20,9 @@ from fmcheck.lint.model.expressions import (
     last_name,
     non_blocking,
     receiver,
+    squeezed,
 )
 from fmcheck.lint.model.function import bound_in_class, functions
-from fmcheck.lint.model.names import squeezed
 from fmcheck.lint.model.sieve import Sieve, any_between
 from fmcheck.lint.model.vocabulary import CLASS, NON_BLOCKING, ON_HOST, READS, VIEWS
 from fmcheck.lint.source.changes import replaced, without
@@ -329,7 +329,7 @@ def _comes_from_host(node: CSTNode, streams: FunctionStreams) -> bool:
         ):
             return False
         node = node.func.value
-    values = streams.names.unlike(node.value) if isinstance(node, cst.Name) else ()
+    values = streams.names.bound(node) if isinstance(node, cst.Name) else ()
     words = ("cpu", "from_numpy")
     return any(isinstance(one, cst.Call) and last_name(one.func) in words for one in values)
 

@@ -309,7 +309,7 @@ def _is_temporary(
     """Tells whether an argument is a tensor that this function alone knows, made off the stream."""
     if not isinstance(value, cst.Name):
         return makes_pinned(value, streams.part) and not _may_keep(call)
-    values = streams.names.values(value.value)
+    values = streams.names.bound(value)
     if len(values) != 1 or value.value in kept:
         return False
     if _is_pinned(value, streams):
@@ -327,7 +327,7 @@ def _is_temporary(
 
 def _is_pinned(value: CSTNode, streams: FunctionStreams) -> bool:
     if isinstance(value, cst.Name):
-        return any(makes_pinned(one, streams.part) for one in streams.names.values(value.value))
+        return any(makes_pinned(one, streams.part) for one in streams.names.bound(value))
     return makes_pinned(value, streams.part)
 
 

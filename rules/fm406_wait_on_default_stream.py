@@ -137,7 +137,7 @@ def _is_default(
 ) -> bool:
     """Tells whether this is the default stream, or an event recorded on it."""
     if isinstance(node, cst.Name):
-        values = () if node.value in seen else streams.names.values(node.value)
+        values = () if node.value in seen else streams.names.bound(node)
         return len(values) == 1 and _is_default(values[0], streams, seen | {node.value})
     if not isinstance(node, cst.Call):
         return False

@@ -87,7 +87,7 @@ class SyncInStep(StepRule):
     name = "sync-in-step"
     severity = Severity.WARNING
     judged = (
-        Judged("sglang 0.5.23", 32, 10),
+        Judged("sglang 0.5.23", 33, 11),
         Judged("vllm 0.20.2", 12, 9),
     )
     on_by_default = False
@@ -243,7 +243,7 @@ def _read_back(call: cst.Call, function: Function) -> cst.CSTNode | None:
     elif any(is_name(call.func, one) for one in _NUMBERS) and len(call.args) == 1:
         value = call.args[0].value
     if isinstance(value, cst.Name):
-        bound = function.names.values(value.value)
+        bound = function.names.bound(value)
         value = bound[0] if len(bound) == 1 else None
     if not isinstance(value, cst.Call) or not isinstance(value.func, cst.Attribute):
         return None
@@ -266,7 +266,7 @@ def _moves(call: cst.Call, function: Function) -> bool:
     held = call.func.value
     if isinstance(held, cst.Name) and held.value in function.parameters:
         return False
-    made = function.names.values(held.value) if isinstance(held, cst.Name) else [held]
+    made = function.names.bound(held) if isinstance(held, cst.Name) else [held]
     return bool(made) and all(_is_of_host(one, function) for one in made)
 
 

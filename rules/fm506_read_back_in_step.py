@@ -58,7 +58,7 @@ class ReadBackInStep(ServingRule):
     name = "read-back-in-step"
     severity = Severity.WARNING
     on_by_default = False
-    judged = (Judged("sglang 0.5.23", 3, 3), Judged("vllm 0.20.2", 2, 2))
+    judged = (Judged("sglang 0.5.23", 5, 4), Judged("vllm 0.20.2", 2, 2))
     words = (
         (
             *(".item()", "repeat_interleave(", ".any(", ".all("),

@@ -219,7 +219,7 @@ def _moves(call: cst.Call, function: Function) -> bool:
 
 def _texts(device: cst.BaseExpression, function: Function) -> Iterator[str]:
     """Yields the text of a device, and of what a name of it is bound to."""
-    bound = function.names.unlike(device.value) if isinstance(device, cst.Name) else ()
+    bound = function.names.bound(device) if isinstance(device, cst.Name) else ()
     yield from map(function.part.code, (device, *bound))
 
 

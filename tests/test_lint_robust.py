@@ -368,7 +368,10 @@ def test_a_reset_under_a_test_of_itself_is_one_for_the_padding():
 
 def test_names_that_are_bound_in_every_way_are_one_diagnostic_for_a_rule():
     names = range(14)
-    maze = "".join(f"        n{a} = n{b}\n" for a in names for b in names if a != b)
+    ways = [(a, b) for a in names for b in names if a != b]
+    maze = "        while bs:\n" + "".join(
+        f"            if n{b}:\n                n{a} = n{b}\n" for a, b in ways
+    )
     source = RUNNER.format(before=maze, test="raw_bs != bs").replace("self.rows[", "n0[")
     found = lint_default(source)
     assert found == [

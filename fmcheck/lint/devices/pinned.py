@@ -16,9 +16,9 @@ from fmcheck.lint.model.expressions import (
     last_name,
     literal_elements,
     receiver,
+    squeezed,
     targets,
 )
-from fmcheck.lint.model.names import squeezed
 from fmcheck.lint.model.vocabulary import PARTS, VIEWS
 from fmcheck.lint.source.lazy import cst
 from fmcheck.lint.source.walking import walk
@@ -237,9 +237,9 @@ def _sources(value: CSTNode, function: Function, depth: int = 0) -> Iterator[CST
     elif isinstance(value, cst.Subscript) and isinstance(value.value, cst.Call):
         yield from _sources(value.value, function, depth)
     else:
-        name = value.value if isinstance(value, cst.Name) else ""
-        bound = function.names.values(name)
-        if len(bound) == 1 and name not in function.parameters and depth < _MOST_NAMES:
+        bound = function.names.bound(value) if isinstance(value, cst.Name) else ()
+        is_given = isinstance(value, cst.Name) and function.names.is_given(value)
+        if len(bound) == 1 and not is_given and depth < _MOST_NAMES:
             yield from _sources(bound[0], function, depth + 1)
         else:
             yield value

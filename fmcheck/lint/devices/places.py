@@ -15,6 +15,8 @@ from fmcheck.lint.source.lazy import cst
 from fmcheck.regex import regex
 
 if TYPE_CHECKING:
+    from collections.abc import Hashable
+
     from libcst import CSTNode
 
     from fmcheck.lint.model.function import Function
@@ -49,8 +51,8 @@ class Places:
         self._function = function
         self._part = function.part
         self._names = function.names
-        self._known: dict[str, bool] = {}
-        self._hosts: dict[str, bool] = {}
+        self._known: dict[Hashable, bool] = {}
+        self._hosts: dict[Hashable, bool] = {}
 
     def on_device(self, node: CSTNode, depth: int = 0) -> bool:
         """Tells whether a value is a tensor that lives where the model runs."""
@@ -77,12 +79,13 @@ class Places:
         if isinstance(node, cst.Name):
             if is_named_host(node.value):
                 return True
-            if node.value not in self._hosts:
-                self._hosts[node.value] = False  # a name that is made of itself
-                values = self._names.values(node.value)
+            version = self._names.version(node)
+            if version not in self._hosts:
+                self._hosts[version] = False  # a name that is made of itself
+                values = self._names.bound(node)
                 found = bool(values) and all(self.on_host(one, depth + 1) for one in values)
-                self._hosts[node.value] = found
-            return self._hosts[node.value]
+                self._hosts[version] = found
+            return self._hosts[version]
         if isinstance(node, cst.Attribute):
             return is_named_host(node.attr.value) or self.on_host(node.value, depth + 1)
         if isinstance(node, cst.Subscript):
@@ -100,15 +103,22 @@ class Places:
             return False
         if isinstance(node, cst.Attribute) and node.attr.value in _OF_HOST:
             return False
-        if name not in self._known:
-            self._known[name] = False  # a name that is made of itself
-            self._known[name] = self._is_made_on_device(name, depth)
-        return self._known[name]
+        version = self._names.version(node) if isinstance(node, cst.Name) else name
+        if version not in self._known:
+            self._known[version] = False  # a name that is made of itself
+            self._known[version] = (
+                self._is_made_on_device(node, depth)
+                if isinstance(node, cst.Name)
+                else self._is_attribute_of_device(name)
+            )
+        return self._known[version]
 
-    def _is_made_on_device(self, name: str, depth: int) -> bool:
-        if "." in name:
-            return name in self._shown or (name.startswith("self.") and self._is_kept(name))
-        values = [one for one in self._names.values(name) if not is_name(one, "None")]
+    def _is_attribute_of_device(self, name: str) -> bool:
+        return name in self._shown or (name.startswith("self.") and self._is_kept(name))
+
+    def _is_made_on_device(self, node: cst.Name, depth: int) -> bool:
+        name = node.value
+        values = [one for one in self._names.bound(node) if not is_name(one, "None")]
         if any(self._goes_to_host(one) or self.on_host(one) for one in values):
             return False
         if self._is_asked_for_cpu:
@@ -214,16 +224,21 @@ class CertainPlaces(Places):
     is handed, or on whose device others are made; but not what a model's inputs are prepared with.
     """
 
-    def _is_made_on_device(self, name: str, depth: int) -> bool:
-        is_shown = name in self._shown and not _PREPARED.search(name.rpartition(".")[2])
-        if "." in name:
-            return is_shown or (name.startswith("self.") and self._is_kept(name))
-        values = [one for one in self._names.values(name) if not is_name(one, "None")]
+    def _is_attribute_of_device(self, name: str) -> bool:
+        is_shown = self._is_shown(name)
+        return is_shown or (name.startswith("self.") and self._is_kept(name))
+
+    def _is_shown(self, name: str) -> bool:
+        return name in self._shown and not _PREPARED.search(name.rpartition(".")[2])
+
+    def _is_made_on_device(self, node: cst.Name, depth: int) -> bool:
+        name = node.value
+        values = [one for one in self._names.bound(node) if not is_name(one, "None")]
         if any(self._goes_to_host(one) or self.on_host(one) for one in values):
             return False
         if self._is_asked_for_cpu:
             return False
-        if name in self._handed or is_shown or self._is_of_forward(name):
+        if name in self._handed or self._is_shown(name) or self._is_of_forward(name):
             return True
         if name in self._function.parameters:
             return False  # what it was before it was bound again, nobody knows

@@ -18,7 +18,7 @@ from fmcheck.lint.source.walking import walk
 from fmcheck.regex import regex
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Hashable, Iterable, Iterator, Mapping
 
     from libcst import CSTNode
 
@@ -106,17 +106,18 @@ class _Origins:
 
     def __init__(self, function: Function) -> None:
         self._function = function
-        self._known: dict[str, bool] = {}
+        self._known: dict[Hashable, bool] = {}
 
     def was_host(self, node: CSTNode, depth: int = 0) -> bool:
         """Tells whether a tensor was made of numbers of the host, and of nothing else."""
         if depth > _DEEPEST:
             return False
         if isinstance(node, cst.Name):
-            if node.value not in self._known:
-                self._known[node.value] = False  # a name that is made of itself
-                self._known[node.value] = self._is_uploaded(node.value, depth)
-            return self._known[node.value]
+            version = self._function.names.version(node)
+            if version not in self._known:
+                self._known[version] = False  # a name that is made of itself
+                self._known[version] = self._is_uploaded(node, depth)
+            return self._known[version]
         if isinstance(node, cst.Subscript):
             return self.was_host(node.value, depth + 1)
         if isinstance(node, cst.BinaryOperation):
@@ -127,12 +128,13 @@ class _Origins:
             )
         return isinstance(node, cst.Call) and self._called(node, depth + 1)
 
-    def _is_uploaded(self, name: str, depth: int) -> bool:
-        values = self._function.names.values(name)
+    def _is_uploaded(self, node: cst.Name, depth: int) -> bool:
+        names = self._function.names
+        values = names.bound(node)
         return (
             bool(values)
-            and name not in self._function.parameters
-            and name not in self._changed
+            and not names.is_given(node)
+            and node.value not in self._changed
             and all(self.was_host(one, depth + 1) for one in values)
         )
 
@@ -235,7 +237,7 @@ def _read_back(node: CSTNode, function: Function) -> ReadBack | None:
 
 def _bound(value: CSTNode, function: Function) -> CSTNode:
     """Returns the reduction that a name stands for, or what was handed in."""
-    bound = function.names.values(value.value) if isinstance(value, cst.Name) else ()
+    bound = function.names.bound(value) if isinstance(value, cst.Name) else ()
     if len(bound) == 1 and isinstance(bound[0], cst.Call):
         return bound[0] if last_name(bound[0].func) in _REDUCTIONS else value
     return value

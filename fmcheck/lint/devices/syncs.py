@@ -19,7 +19,7 @@ from fmcheck.lint.source.walking import walk
 from fmcheck.lint.streams.function_streams import goes_to_host, is_non_blocking
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Hashable, Iterator, Sequence
 
     from libcst import CSTNode
 
@@ -75,8 +75,8 @@ class Syncs:
         #: Parameters that their annotation says to be of the host.
         self._arrays = set(_arrays(function))
         #: What names came to: a name may be bound a thousand times, to itself too.
-        self._pageable: dict[str, bool] = {}
-        self._host_names: dict[tuple[str, int], bool] = {}
+        self._pageable: dict[Hashable, bool] = {}
+        self._host_names: dict[Hashable, bool] = {}
 
     def all(self) -> Iterator[Sync]:
         """Yields the syncs in source order, but for those of a branch without overlap."""
@@ -190,9 +190,7 @@ class Syncs:
         if isinstance(index, cst.Comparison):
             return True
         if isinstance(index, cst.Name):
-            values = [
-                one for one in self._names.values(index.value) if not isinstance(one, cst.Name)
-            ]
+            values = [one for one in self._names.bound(index) if not isinstance(one, cst.Name)]
             if values:
                 return all(self._is_mask(one) for one in values)
         leaf = (dotted(index) or "").rpartition(".")[2]
@@ -219,12 +217,13 @@ class Syncs:
     def _is_pageable(self, node: CSTNode) -> bool:
         """Tells whether a value was just made in host memory that is not pinned."""
         if isinstance(node, cst.Name):
-            if node.value not in self._pageable:
-                self._pageable[node.value] = False  # a name that is made of itself
-                values = self._names.values(node.value)
+            version = self._names.version(node)
+            if version not in self._pageable:
+                self._pageable[version] = False  # a name that is made of itself
+                values = self._names.bound(node)
                 found = bool(values) and all(self._is_pageable(one) for one in values)
-                self._pageable[node.value] = found
-            return self._pageable[node.value]
+                self._pageable[version] = found
+            return self._pageable[version]
         if not isinstance(node, cst.Call):
             return False
         name = self._part.module.resolve(dotted(node.func) or "")
@@ -239,9 +238,9 @@ class Syncs:
         if isinstance(node, cst.Name):
             if is_named_host(node.value, self._host_values) or node.value in self._arrays:
                 return True
-            key = (node.value, depth)
+            key = (self._names.version(node), depth)
             if key not in self._host_names:
-                values = self._names.values(node.value)
+                values = self._names.bound(node)
                 found = bool(values) and all(self._on_host(one, depth + 1) for one in values)
                 self._host_names[key] = found
             return self._host_names[key]

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from fmcheck.lint.model.expressions import is_entry
-from fmcheck.lint.model.names import squeezed
+from fmcheck.lint.model.expressions import is_entry, squeezed
 from fmcheck.lint.model.vocabulary import IN_PLACE, ON_HOST
 from fmcheck.lint.source.lazy import cst
 

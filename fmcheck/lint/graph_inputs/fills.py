@@ -284,7 +284,7 @@ class Filling:
         if isinstance(test, cst.NamedExpr):
             return self._reached(test.value, outcome, known)
         if isinstance(test, cst.Name):
-            values = self._names.values(test.value)
+            values = self._names.bound(test)
             if len(values) == 1 and not isinstance(values[0], cst.Name):
                 key = (test.value, outcome)
                 if key not in known:
@@ -312,7 +312,7 @@ class Filling:
         if isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.Subtract):
             return [(node.right, node.left)]
         if isinstance(node, cst.Name):
-            values = self._names.values(node.value)
+            values = self._names.bound(node)
             if len(values) == 1 and isinstance(values[0], cst.BinaryOperation):
                 return self._pair(values[0])
         if not isinstance(node, cst.Comparison) or len(node.comparisons) != 1:

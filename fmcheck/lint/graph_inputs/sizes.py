@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias
 
-from fmcheck.lint.model.names import squeezed
+from fmcheck.lint.model.expressions import squeezed
 from fmcheck.lint.source.lazy import cst
 
 if TYPE_CHECKING:

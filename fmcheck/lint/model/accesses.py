@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from fmcheck.lint.model.expressions import dotted, keywords, last_name
-from fmcheck.lint.model.names import squeezed
+from fmcheck.lint.model.expressions import dotted, keywords, last_name, squeezed
 from fmcheck.lint.model.relays import ROW_METHODS, ROW_WRITES, Relays
 from fmcheck.lint.model.vocabulary import OVERWRITES
 from fmcheck.lint.source.lazy import cst
@@ -138,7 +137,7 @@ class Accesses:
         seen: set[str] = set()
         while isinstance(node, cst.Name) and node.value not in seen:
             seen.add(node.value)
-            values = self.names.values(node.value)
+            values = self.names.bound(node)
             if len(values) != 1 or not isinstance(values[0], (cst.Name, cst.Attribute)):
                 break
             node = values[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from fmcheck.lint.model.vocabulary import HELD
@@ -119,3 +120,8 @@ def bound_names(target: cst.CSTNode) -> Iterator[str]:
     elif isinstance(target, (cst.Tuple, cst.List)):
         for element in target.elements:
             yield from bound_names(element.value)
+
+
+def squeezed(code: str) -> str:
+    """Returns source text without its white space, so that equal expressions are equal texts."""
+    return re.sub(r"\s+", "", code)

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from fmcheck.lint.model.names import squeezed
+from fmcheck.lint.model.expressions import squeezed
 from fmcheck.lint.model.sieve import any_between
 from fmcheck.lint.source.lazy import cst
 from fmcheck.lint.source.walking import walk
@@ -46,17 +46,27 @@ ENTRY, RETURNED, RAISED = -1, -2, -3
 Stretches = tuple[tuple[int, int], ...]
 
 
-class KnownTest(Struct, frozen=True):
+class KnownTest(Struct):
     """A test whose outcome is certain at some place: `test` was true if `holds`, else false.
 
     `leaves` tells that the other outcome has left (returned, raised, or gone to the next round),
-    in place of merely taking another branch. `text` is the test's source without its spaces.
+    in place of merely taking another branch. A `match` tests its `subject` with a pattern.
     """
 
     test: CSTNode
     holds: bool
     leaves: bool
-    text: str
+    part: Part
+    subject: CSTNode | None = None
+    _text: str = ""
+
+    @property
+    def text(self) -> str:
+        """The test's source without its spaces, worked out when it is first asked for."""
+        if not self._text:
+            tested = "" if self.subject is None else squeezed(self.part.code(self.subject)) + ":"
+            self._text = tested + squeezed(self.part.code(self.test))
+        return self._text
 
 
 class _Place(Struct):
@@ -65,6 +75,7 @@ class _Place(Struct):
     withs: tuple[cst.With, ...] = ()
     loops: tuple[CSTNode, ...] = ()
     known: tuple[KnownTest, ...] = ()
+    suites: tuple[CSTNode, ...] = ()
 
 
 class _Loop(Struct):
@@ -98,6 +109,10 @@ class Flow:
         """Returns the number of the node's step; KeyError if it is not in this function's body."""
         return self._positions[id(node)]
 
+    def step(self, node: CSTNode) -> CSTNode:
+        """Returns the step that the node is part of."""
+        return self.steps[self.position(node)]
+
     def contains(self, node: CSTNode) -> bool:
         """Tells whether the node is part of this function's body."""
         return id(node) in self._positions
@@ -119,6 +134,16 @@ class Flow:
         return self._places[self.position(node)].known
 
     # Order.
+
+    def encloses(self, first: CSTNode, then: CSTNode) -> bool:
+        """Tells whether `then` stands in the suite of `first`, or in one within it.
+
+        Where `first` comes before it, every path to `then` has passed it: `dominates`, without a
+        look at the paths. The body of a `with` belongs to the suite around it.
+        """
+        outer = self._places[self.position(first)].suites
+        inner = self._places[self.position(then)].suites
+        return len(inner) >= len(outer) and inner[len(outer) - 1] is outer[-1]
 
     def dominates(self, first: CSTNode, then: CSTNode) -> bool:
         """Tells whether every path to `then` has passed `first`; true if they share a step."""
@@ -284,14 +309,18 @@ class Flow:
         self._join(before, number)
         return {number}
 
-    def _suite(self, suite: CSTNode, before: set[int], place: _Place) -> set[int]:
+    def _suite(
+        self, suite: CSTNode, before: set[int], place: _Place, owner: CSTNode | None = None
+    ) -> set[int]:
         """Lays the statements of a suite; returns the steps from which its end is left."""
-        here = _Place(place.withs, place.loops, place.known)
+        here = place
+        if not isinstance(owner, cst.With):
+            here = _Place(place.withs, place.loops, place.known, (*place.suites, suite))
         for statement in getattr(suite, "body", ()):
             before = self._statement(statement, before, here)
             left = tuple(self._left(statement))
             if left:
-                here = _Place(place.withs, place.loops, (*here.known, *left))
+                here = _Place(place.withs, place.loops, (*here.known, *left), here.suites)
         return before
 
     def _statement(self, node: CSTNode, before: set[int], place: _Place) -> set[int]:
@@ -305,8 +334,8 @@ class Flow:
             return self._loop(node, before, place)
         if isinstance(node, cst.With):
             head = self._step(node, node.items, before, place)
-            inner = _Place((*place.withs, node), place.loops, place.known)
-            return self._suite(node.body, head, inner)
+            inner = _Place((*place.withs, node), place.loops, place.known, place.suites)
+            return self._suite(node.body, head, inner, node)
         if isinstance(node, (cst.Try, cst.TryStar)):
             return self._try(node, before, place)
         if isinstance(node, cst.Match):
@@ -349,21 +378,20 @@ class Flow:
         return ends | head
 
     def _when(self, place: _Place, node: cst.If, holds: bool) -> _Place:
-        known = KnownTest(node.test, holds, False, squeezed(self._part.code(node.test)))
-        return _Place(place.withs, place.loops, (*place.known, known))
+        known = KnownTest(node.test, holds, False, self._part)
+        return _Place(place.withs, place.loops, (*place.known, known), place.suites)
 
     def _left(self, node: CSTNode) -> Iterator[KnownTest]:
         """Yields what an `if` with a branch that leaves makes certain for all that comes after."""
         while isinstance(node, cst.If):
-            text = squeezed(self._part.code(node.test))
             orelse = node.orelse
             if leaves(node.body):
-                yield KnownTest(node.test, False, True, text)
+                yield KnownTest(node.test, False, True, self._part)
                 if isinstance(orelse, cst.If):
                     node = orelse
                     continue
             elif orelse is not None and leaves(orelse):
-                yield KnownTest(node.test, True, True, text)
+                yield KnownTest(node.test, True, True, self._part)
             return
 
     def _loop(self, node: cst.While | cst.For, before: set[int], place: _Place) -> set[int]:
@@ -373,7 +401,7 @@ class Flow:
         (number,) = head
         loop = _Loop(number)
         self._loops.append(loop)
-        inner = _Place(place.withs, (*place.loops, node), place.known)
+        inner = _Place(place.withs, (*place.loops, node), place.known, place.suites)
         self._join(self._suite(node.body, head, inner), number)
         self._loops.pop()
         is_endless = isinstance(node, cst.While) and self._part.code(node.test) in ("True", "1")
@@ -415,11 +443,11 @@ class Flow:
         guards = [part for case in node.cases for part in (case.pattern, case.guard)]
         head = self._step(node, (node.subject, *guards), before, place)
         ends: set[int] = set()
-        subject = squeezed(self._part.code(node.subject))
         for case in node.cases:
-            text = f"{subject}:{squeezed(self._part.code(case.pattern))}"
-            known = (*place.known, KnownTest(case.pattern, True, False, text))
-            ends |= self._suite(case.body, head, _Place(place.withs, place.loops, known))
+            test = KnownTest(case.pattern, True, False, self._part, node.subject)
+            known = (*place.known, test)
+            inner = _Place(place.withs, place.loops, known, place.suites)
+            ends |= self._suite(case.body, head, inner)
         last = node.cases[-1] if node.cases else None
         is_whole = last is not None and last.guard is None and _catches_all(last.pattern)
         return ends if is_whole else ends | head

@@ -132,7 +132,7 @@ class Function:
     @cached_property
     def names(self) -> Names:
         """What its local names are bound to."""
-        return Names(self._every, self.part)
+        return Names(self._every, self.part, lambda: self.flow)
 
     @cached_property
     def flow(self) -> Flow:

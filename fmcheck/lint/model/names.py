@@ -1,13 +1,15 @@
 """Buffers: which tensor storage the expressions of one function name.
 
-A name stands for all that it is bound to anywhere in the function, whatever the order. Nested
-functions are part of the one that holds them.
+A name has versions: where it is used, it stands for what it may be bound to on the paths that lead
+there (`bound`, `regions`). `values` is what it is bound to anywhere, whatever the order. Nested
+functions are part of the one that holds them, and see every version.
 """
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
+from functools import cached_property
+from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -19,10 +21,11 @@ from fmcheck.lint.source.lazy import cst
 from fmcheck.lint.source.walking import walk
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence, Set
 
     from libcst import CSTNode
 
+    from fmcheck.lint.model.flow import Flow
     from fmcheck.lint.source.module import Part
 
 #: Stands for any one element of a container, and for any attribute of an object.
@@ -112,8 +115,12 @@ class Regions:
 
 
 class Binding(Struct, frozen=True):
-    """What a name is bound to: `value`, or any element of it, or a column of any element."""
+    """What a name is bound to: `value`, or any element of it, or a column of any element.
 
+    `node` is the statement or expression that binds it.
+    """
+
+    node: CSTNode
     value: CSTNode
     is_element: bool = False
     column: int | None = None
@@ -123,17 +130,25 @@ class Binding(Struct, frozen=True):
 MOST_STEPS = 100_000
 #: What a name is bound to that often is compared: it may be one thing, said again and again.
 _FEW = 8
+#: More bindings of one name are all taken for what it stands for, wherever it is used.
+_MOST_VERSIONS = 16
+#: How far a name is followed, from one version to the one before.
+_DEEPEST = 12
 #: The nodes that bind a name, or grow what one is bound to.
 _BINDING = frozenset(
-    ("AnnAssign", "Assign", "AugAssign", "Call", "CompFor", "For", "NamedExpr", "Param")
+    (
+        *("AnnAssign", "AsName", "Assign", "AugAssign", "Call", "CompFor", "For", "Lambda"),
+        *("NamedExpr", "Param"),
+    )
 )
 
 
 class Names:
     """The local names of one function and what each is bound to."""
 
-    def __init__(self, nodes: Iterable[CSTNode], part: Part) -> None:
+    def __init__(self, nodes: Iterable[CSTNode], part: Part, flow: Callable[[], Flow]) -> None:
         self._part = part
+        self._flow = flow
         self._parameters: set[str] = set()
         self._bindings: dict[str, list[Binding]] = defaultdict(list)
         self._grown: dict[str, list[CSTNode]] = defaultdict(list)
@@ -141,6 +156,10 @@ class Names:
         self._alike: dict[CSTNode, list[CSTNode]] = {}
         self._differing: dict[str, Sequence[Binding]] = {}
         self._elements: dict[str, Sequence[CSTNode]] = {}
+        #: What binds a name to something of which nothing is known.
+        self._unknown: dict[str, list[CSTNode]] = defaultdict(list)
+        self._lambdas: list[cst.Lambda] = []
+        self._reaching: dict[tuple[str, int], tuple[Sequence[Binding], bool]] = {}
         self._steps = 0
         for node in nodes:
             if node.__class__.__name__ in _BINDING:
@@ -169,13 +188,17 @@ class Names:
             self._parameters.add(node.name.value)
         elif type(node) is cst.Assign:
             for target in node.targets:
-                self._bind(target.target, node.value)
+                self._bind(target.target, node.value, node)
         elif isinstance(node, (cst.AnnAssign, cst.NamedExpr)) and node.value is not None:
-            self._bind(node.target, node.value)
+            self._bind(node.target, node.value, node)
+        elif isinstance(node, cst.AsName):
+            self._bind(node.name, None, node)
+        elif isinstance(node, cst.Lambda):
+            self._lambdas.append(node)
         elif isinstance(node, cst.AugAssign) and isinstance(node.target, cst.Name):
             self._grown[node.target.value].extend(literal_elements(node.value) or ())
         elif isinstance(node, (cst.For, cst.CompFor)):
-            for name, binding in _looped(node.target, node.iter):
+            for name, binding in _looped(node.target, node.iter, node):
                 self._bindings[name].append(binding)
 
     def _note_growth(self, call: cst.Call) -> None:
@@ -188,12 +211,18 @@ class Names:
             grown = [value] if is_one else literal_elements(value) or ()
             self._grown[call.func.value.value].extend(grown)
 
-    def _bind(self, target: CSTNode, value: CSTNode) -> None:
-        if isinstance(target, cst.Name):
-            self._bindings[target.value].append(Binding(value))
-        elif isinstance(target, cst.Tuple) and isinstance(value, cst.Tuple):
-            for left, right in zip(target.elements, value.elements, strict=False):
-                self._bind(left.value, right.value)
+    def _bind(self, target: CSTNode, value: CSTNode | None, node: CSTNode) -> None:
+        if isinstance(target, cst.Name) and value is not None:
+            self._bindings[target.value].append(Binding(node, value))
+        elif isinstance(target, cst.Name):
+            self._unknown[target.value].append(node)
+        elif isinstance(target, (cst.Tuple, cst.List)):
+            values = literal_elements(value) if value is not None else None
+            known = values if values is not None and len(values) == len(target.elements) else ()
+            for left, right in zip_longest(target.elements, known):
+                self._bind(left.value, right, node)
+        elif isinstance(target, cst.StarredElement):
+            self._bind(target.value, None, node)
 
     def elements(self, node: CSTNode) -> Sequence[CSTNode] | None:
         """Returns the elements of a list that is built here, None for any other container."""
@@ -203,11 +232,11 @@ class Names:
             literals = [literal_elements(value) for value in self.values(node.value)]
             found: list[CSTNode] = [element for literal in literals for element in literal or ()]
             found += self._grown.get(node.value, ())
-            firsts = self._firsts([Binding(one) for one in found])
+            firsts = self._firsts([Binding(one, one) for one in found])
             self._elements[node.value] = [one.value for one in firsts]
         return self._elements[node.value] or None
 
-    def regions(self, node: CSTNode, seen: frozenset[str] = frozenset()) -> Sequence[Region]:
+    def regions(self, node: CSTNode, seen: frozenset[CSTNode] = frozenset()) -> Sequence[Region]:
         """Returns every region that `node` may name: none, one, or one for each binding.
 
         Raises:
@@ -237,16 +266,85 @@ class Names:
             return [*self.regions(node.left, seen), *self.regions(node.right, seen)]
         return ()
 
-    def _named(self, node: cst.Name, seen: frozenset[str]) -> Sequence[Region]:
+    def _named(self, node: cst.Name, seen: frozenset[CSTNode]) -> Sequence[Region]:
         name = node.value
-        bindings = self._bindings.get(name, ())
+        bindings, begins = self._versions(node)
+        is_given = begins and name in self._parameters
         found: list[Region] = []
-        if name in self._parameters or not bindings or name in seen:
-            found.append(Region(name, name if name in self._parameters else "", node))
-        if name not in seen:
-            for binding in self._unlike(name):
-                found.extend(self._bound(binding, seen | {name}))
+        follows = len(seen) < _DEEPEST
+        if is_given or not follows or not bindings or any(one.value in seen for one in bindings):
+            found.append(Region(name, name if is_given else "", node))
+        for binding in bindings if follows else ():
+            if binding.value not in seen:
+                found.extend(self._bound(binding, seen | {binding.value}))
         return found
+
+    def bound(self, node: cst.Name) -> Sequence[CSTNode]:
+        """Returns the expressions that may be the value of a name where it is used."""
+        return [one.value for one in self._versions(node)[0] if not one.is_element]
+
+    def is_given(self, node: cst.Name) -> bool:
+        """Tells whether a name may still be what the caller gave, where it is used."""
+        return self._versions(node)[1]
+
+    def version(self, node: cst.Name) -> Hashable:
+        """Returns what is the same wherever a name may be bound to the same."""
+        return node.value, self.is_given(node), *self.bound(node)
+
+    def _versions(self, node: cst.Name) -> tuple[Sequence[Binding], bool]:
+        """Returns what a name may be bound to where it is used, and whether a parameter may be it.
+
+        Of many bindings that are written alike, the first.
+        """
+        name = node.value
+        every = self._bindings.get(name, ())
+        begins = name in self._parameters
+        count = len(every) + len(self._unknown.get(name, ())) + begins
+        if count < 2:
+            return every, begins
+        if count > _MOST_VERSIONS:
+            return self._unlike(name), begins
+        flow = self._flow()
+        if not flow.contains(node) or self._is_later(node, flow):
+            return self._unlike(name), begins
+        key = name, flow.position(node)
+        if key not in self._reaching:
+            self._reaching[key] = self._reaching_at(node, flow)
+        return self._reaching[key]
+
+    def _reaching_at(self, node: cst.Name, flow: Flow) -> tuple[Sequence[Binding], bool]:
+        """Returns the bindings that no other one comes after on each path to a use."""
+        name, here = node.value, flow.position(node)
+        every = [one for one in self._bindings.get(name, ()) if flow.contains(one.node)]
+        # What is bound in a nested function is another variable, or bound who knows when.
+        inner = [one for one in every if isinstance(flow.step(one.node), cst.FunctionDef)]
+        beside = [one for one in every if isinstance(one.node, cst.CompFor) and one not in inner]
+        found = [*inner, *(one for one in beside if flow.position(one.node) == here)]
+        known = {one.node: one for one in every if one not in inner and one not in beside}
+        ends = [one for one in self._unknown.get(name, ()) if flow.contains(one)]
+        ends = [one for one in ends if not isinstance(flow.step(one), cst.FunctionDef)]
+        own = sorted((*known, *ends), key=flow.position)
+        before = [one for one in own if _is_before(one, node, flow)]
+        last = next((one for one in reversed(before) if _is_passed(one, node, flow)), None)
+        seen = before if last is None else before[before.index(last) :]
+        # Another round of a loop may bring what comes later, unless it is bound again by then.
+        again = [*flow.loops(node)]
+        if last is not None:
+            again = [loop for loop in again if loop not in _rounds(last, flow)]
+        later = own[len(before) :] if again else []
+        later = [one for one in later if not set(again).isdisjoint(_rounds(one, flow))]
+        found += [known[one] for one in (*seen, *later) if one in known]
+        return self._firsts(found), last is None
+
+    def _is_later(self, node: CSTNode, flow: Flow) -> bool:
+        """Tells whether a node stands in a nested function or a lambda, which runs later."""
+        return isinstance(flow.step(node), (cst.FunctionDef, cst.ClassDef)) or (
+            node in self._in_lambdas
+        )
+
+    @cached_property
+    def _in_lambdas(self) -> Set[CSTNode]:
+        return {node for one in self._lambdas for node in walk(one)}
 
     def _unlike(self, name: str) -> Sequence[Binding]:
         """Returns what a name is bound to; of many that are written alike, the first."""
@@ -270,7 +368,7 @@ class Names:
         """Returns the nodes that are written alike and for which one stands, as in `unlike`."""
         return self._alike.get(node, ())
 
-    def _bound(self, binding: Binding, seen: frozenset[str]) -> Iterator[Region]:
+    def _bound(self, binding: Binding, seen: frozenset[CSTNode]) -> Iterator[Region]:
         if not binding.is_element:
             yield from self.regions(binding.value, seen)
             return
@@ -286,7 +384,7 @@ class Names:
             elif parts is not None and binding.column < len(parts):
                 yield from self.regions(parts[binding.column], seen)
 
-    def _sliced(self, node: cst.Subscript, seen: frozenset[str]) -> Sequence[Region]:
+    def _sliced(self, node: cst.Subscript, seen: frozenset[CSTNode]) -> Sequence[Region]:
         base = self.regions(node.value, seen)
         inner = [element.slice for element in node.slice]
         slices = [one for one in inner if isinstance(one, cst.Slice)]
@@ -324,7 +422,7 @@ class Names:
         keys = [str(one.evaluated_value) for one in found if isinstance(one, cst.SimpleString)]
         return keys if len(keys) == len(found) else ()
 
-    def _called(self, call: cst.Call, seen: frozenset[str]) -> Sequence[Region]:
+    def _called(self, call: cst.Call, seen: frozenset[CSTNode]) -> Sequence[Region]:
         if isinstance(call.func, cst.Name) and call.func.value == "getattr" and len(call.args) > 1:
             held = self.regions(call.args[0].value, seen)
             keys = self._keys(call.args[1].value)
@@ -350,9 +448,25 @@ class Names:
         return [Region(f"{self._part.code(call.func)}()", "", call)]
 
 
-def squeezed(code: str) -> str:
-    """Returns source text without its white space, so that equal expressions are equal texts."""
-    return re.sub(r"\s+", "", code)
+def _is_before(binding: CSTNode, use: CSTNode, flow: Flow) -> bool:
+    """Tells whether a name is bound at a place, in the order of the source, before it is used."""
+    first, then = flow.position(binding), flow.position(use)
+    return first < then or (first == then and isinstance(binding, cst.NamedExpr))
+
+
+def _is_passed(binding: CSTNode, use: CSTNode, flow: Flow) -> bool:
+    """Tells whether every path to a use has passed a binding before it."""
+    if isinstance(binding, cst.NamedExpr):
+        return False  # a part of a test need not be reached
+    if isinstance(binding, cst.For):
+        return binding in flow.loops(use)
+    return flow.encloses(binding, use)
+
+
+def _rounds(binding: CSTNode, flow: Flow) -> Sequence[CSTNode]:
+    """Returns the loops in each of whose rounds a name is bound."""
+    loops = flow.loops(binding)
+    return [*loops, binding] if isinstance(binding, cst.For) else loops
 
 
 def _is_bounded(cut: cst.Slice) -> bool:
@@ -368,25 +482,25 @@ def _is_zero(node: CSTNode | None) -> bool:
     return node is None or (isinstance(node, cst.Integer) and node.value == "0")
 
 
-def _looped(target: CSTNode, over: CSTNode) -> Iterator[tuple[str, Binding]]:
+def _looped(target: CSTNode, over: CSTNode, node: CSTNode) -> Iterator[tuple[str, Binding]]:
     """Yields the names of a `for` with what each is bound to."""
     func = over.func if isinstance(over, cst.Call) else None
     word = func.attr if isinstance(func, cst.Attribute) else func
     called = word.value if isinstance(word, cst.Name) else ""
     held = func.value if isinstance(func, cst.Attribute) else over
     if isinstance(target, cst.Name):
-        yield target.value, Binding(held if called == "values" else over, is_element=True)
+        yield target.value, Binding(node, held if called == "values" else over, is_element=True)
     elif isinstance(target, cst.Tuple):
         parts = [element.value for element in target.elements]
         args = [arg.value for arg in over.args] if isinstance(over, cst.Call) else []
         if called == "zip":
             for part, arg in zip(parts, args, strict=False):
-                yield from _looped(part, arg)
+                yield from _looped(part, arg, node)
         elif called == "enumerate" and args:
-            yield from _looped(parts[-1], args[0])
+            yield from _looped(parts[-1], args[0], node)
         elif called == "items":
-            yield from _looped(parts[-1], held)
+            yield from _looped(parts[-1], held, node)
         else:
             for column, part in enumerate(parts):
                 if isinstance(part, cst.Name):
-                    yield part.value, Binding(over, is_element=True, column=column)
+                    yield part.value, Binding(node, over, is_element=True, column=column)

@@ -57,7 +57,7 @@ def returns_copy(function: Function) -> bool:
 def _values(value: cst.CSTNode | None, function: Function) -> Iterator[cst.CSTNode]:
     """Yields what an expression is, or what its name is bound to."""
     if isinstance(value, cst.Name):
-        yield from function.names.values(value.value)
+        yield from function.names.bound(value)
     elif value is not None:
         yield value
 

@@ -23,10 +23,11 @@ from fmcheck.lint.model.expressions import (
     last_name,
     literal_elements,
     non_blocking,
+    squeezed,
     targets,
 )
 from fmcheck.lint.model.function import attribute_values
-from fmcheck.lint.model.names import ANY, squeezed
+from fmcheck.lint.model.names import ANY
 from fmcheck.lint.model.sieve import Sieve
 from fmcheck.lint.model.vocabulary import (
     CLASS,
@@ -47,7 +48,7 @@ from fmcheck.lint.source.lazy import cst
 from fmcheck.lint.source.walking import walk
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 
     from libcst import CSTNode
 
@@ -137,7 +138,7 @@ class FunctionStreams:
         self._call_sieves: dict[object, Sieve[cst.Call]] = {}
         self._named_sieves: dict[object, Sieve[CSTNode]] = {}
         self._held: dict[str, set[str]] = {}
-        self._texts: dict[str, str] = {}
+        self._texts: dict[Hashable, str] = {}
         self.order = function.order
         #: The stream that is current at each node.
         self._current = [CURRENT] * len(function.nodes)
@@ -311,13 +312,12 @@ class FunctionStreams:
         `side` is `self.copy_stream` after `side = self.copy_stream`, and CURRENT after
         `side = current_stream()`.
         """
-        name = node.value if isinstance(node, cst.Name) else ""
-        if name not in self._texts:
-            text = self._text(node)
-            if not name:
-                return text
-            self._texts[name] = text
-        return self._texts[name]
+        if not isinstance(node, cst.Name):
+            return self._text(node)
+        version = self.names.version(node)
+        if version not in self._texts:
+            self._texts[version] = self._text(node)
+        return self._texts[version]
 
     def _text(self, node: CSTNode) -> str:
         seen: set[str] = set()
@@ -327,7 +327,7 @@ class FunctionStreams:
             seen.add(node.value)
             values = [
                 one
-                for value in self.names.values(node.value)
+                for value in self.names.bound(node)
                 for one in _either(value)
                 if not is_name(one, "None")
             ]
@@ -554,7 +554,7 @@ class FunctionStreams:
 
         Of a choice, as between a stream's context and `nullcontext()`, it is the stream.
         """
-        values = self.names.unlike(item.value) if isinstance(item, cst.Name) else ()
+        values = self.names.bound(item) if isinstance(item, cst.Name) else ()
         for one in (either for value in values for either in _either(value)):
             named = entered_stream(one)
             if named is not None:
@@ -633,7 +633,7 @@ class FunctionStreams:
 
     def _is_made_event(self, node: CSTNode) -> bool:
         """Tells whether a local name is bound to a new event, whatever it is called."""
-        values = self.names.unlike(node.value) if isinstance(node, cst.Name) else ()
+        values = self.names.bound(node) if isinstance(node, cst.Name) else ()
         return any(isinstance(one, cst.Call) and last_name(one.func) == "Event" for one in values)
 
 

@@ -346,7 +346,7 @@ def freed_to_side(streams: FunctionStreams) -> Iterator[StreamHandover]:
 
 
 def _is_made_here(item: CSTNode, streams: FunctionStreams) -> bool:
-    values = streams.names.values(item.value) if isinstance(item, cst.Name) else [item]
+    values = streams.names.bound(item) if isinstance(item, cst.Name) else [item]
     return any(isinstance(one, cst.Call) and last_name(one.func) == "Stream" for one in values)
 
 

@@ -202,7 +202,7 @@ def _is_lost(item: CSTNode, items: Collection[CSTNode], streams: FunctionStreams
         return _is_only_entered(item, streams.function)
     if not isinstance(item, cst.Name) or item.value in streams.parameters:
         return False
-    values = streams.names.values(item.value)
+    values = streams.names.bound(item)
     if len(values) != 1 or not (
         isinstance(values[0], cst.Call) and last_name(values[0].func) == "Stream"
     ):

@@ -161,7 +161,7 @@ def _method_of(holder: CSTNode, function: Function) -> Function | None:
     """Returns a function of the class that an object is made of, None where that is unknown."""
     made: list[tuple[CSTNode | None, Function]] = []
     if isinstance(holder, cst.Name):
-        made += [(one, function) for one in function.names.unlike(holder.value)]
+        made += [(one, function) for one in function.names.bound(holder)]
     elif isinstance(holder, cst.Attribute) and is_name(holder.value, "self"):
         made += attribute_values(holder.attr.value, function)
     value, owner = made[0] if len(made) == 1 else (None, function)
@@ -175,7 +175,7 @@ def _entry(node: cst.Subscript, function: Function, depth: int) -> set[StreamKin
     """Returns what an entry of a list or a dict may be."""
     base = node.value
     if isinstance(base, cst.Name):
-        held = [(one, function) for one in function.names.values(base.value)]
+        held = [(one, function) for one in function.names.bound(base)]
     elif isinstance(base, cst.Attribute) and is_name(base.value, "self"):
         bound = attribute_values(base.attr.value, function)
         held = [(one, owner) for one, owner in bound if one is not None]
