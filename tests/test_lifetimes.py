@@ -150,6 +150,15 @@ def test_every_way_of_reading_a_value_is_a_read(watch: Watch, read: Callable[...
     assert codes(watch) == ["FR404"]
 
 
+def test_a_copy_from_the_host_to_the_host_is_made_at_once(watch: Watch) -> None:
+    engine = Engine()
+    staged_cpu = torch.ones(4, dtype=torch.int64)
+    with torch.cpu.stream(engine.copy):
+        engine.tokens_cpu.copy_(staged_cpu, non_blocking=True)
+    assert engine.tokens_cpu.tolist() == staged_cpu.tolist()
+    assert found(watch) == []
+
+
 def test_numpy_reads_as_well(watch: Watch) -> None:
     engine = Engine()
     engine.pull()

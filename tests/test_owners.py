@@ -13,7 +13,7 @@ import torch
 
 from fmcheck.runtime.core import paths
 from fmcheck.runtime.relay.owners import Owners
-from fmcheck.runtime.relay.pools import Pools
+from fmcheck.runtime.relay.pools import Pools, pools_of
 from tests import declared
 from tests.test_relay_patches import CONTRACT, ENGINE, Bench, bench, codes  # noqa: F401
 
@@ -358,6 +358,42 @@ def test_other_relays_do_not_follow_the_owners(bench: Bench) -> None:  # noqa: F
     fm.stash(rows, 5)
     fm.stash(rows, 6)
     assert codes(watch) == []
+
+
+def test_rows_of_one_relay_are_none_of_another_s(bench: Bench) -> None:  # noqa: F811
+    mine = CONTRACT + OWNERS.removeprefix(CONTRACT).replace(
+        'does = "', 'relays = ["MODULE:FutureMap"]\n    does = "'
+    )
+    ring = (
+        '\n    [[relay]]\n    class = "MODULE:Ring"\n    buffer = [{ name = "ring_buf" }]\n'
+        '    [[owners]]\n    functions = ["MODULE:Ring.take"]\n    does = "hands out"\n'
+        '    rows = "return"\n    relays = ["MODULE:Ring"]\n    renews = true\n'
+    )
+    class_ = "\n    class Ring:\n        def take(self, rows):\n            return rows\n"
+    engine, watch = bench.engine(mine + ring, POOL + class_)
+    fm, pool = engine.FutureMap(), engine.Pool()
+    rows = pool.alloc([request("a")])
+    fm.stash(torch.tensor(rows), 5)
+    engine.Ring().take([0, *rows])  # 0 is a sink of the other relay
+    assert fm.tokens_buf[torch.tensor(rows)].tolist() == [5]
+    assert codes(watch) == []
+
+
+@pytest.mark.parametrize(
+    ("covered", "together"),
+    [
+        ([["a"], ["b"]], [{"a"}, {"b"}, {"c"}]),
+        ([["a", "b"], ["b", "c"]], [{"a", "b", "c"}]),
+        ([["a"], []], [{"a", "b", "c"}]),
+        ([], [{"a"}, {"b"}, {"c"}]),
+    ],
+)
+def test_relays_share_pools_where_one_function_hands_out_the_rows_of_both(
+    covered: list[list[str]], together: list[set[str]]
+) -> None:
+    pools = pools_of("abc", covered)
+    found = [{one for one in pools if pools[one] is mine} for mine in pools.values()]
+    assert sorted(map(sorted, found)) == sorted(sorted(one) for one in together for _ in one)
 
 
 def test_nothing_is_wrapped_after_the_session(bench: Bench) -> None:  # noqa: F811

@@ -318,13 +318,15 @@ class Lifetimes:
 
     def _copied(self, call: OperatorCall, use: BlockUse) -> None:
         """Keeps both ends of an asynchronous copy in mind."""
-        self.fences.add_event(use.lane, "copy", use.moment)
         is_sent = call.name == "_to_copy"
         target, source = (call.made[0], call.args[0]) if is_sent else call.args[:2]
         are_host = [
             self.placements.is_surely_host(one, self.tally.sites) for one in (target, source)
         ]
-        if any(are_host) and not all(are_host):
+        if all(are_host):
+            return  # torch copies from the host to the host at once, whatever it is asked
+        self.fences.add_event(use.lane, "copy", use.moment)
+        if any(are_host):
             placements.take_for_device(source if are_host[0] else target)
         for tensor, is_target, is_host in zip(
             (target, source), (True, False), are_host, strict=True

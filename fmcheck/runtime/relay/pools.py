@@ -7,13 +7,29 @@ import weakref
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping, Sequence
 
     from fmcheck.runtime.relay.owners import Owners
 
 
+def pools_of(relays: Iterable[str], covered: Iterable[Sequence[str]]) -> Mapping[str, Pools]:
+    """Returns the pools of each relay class: one for those whose rows come from one function.
+
+    `covered` are the relays of each function that hands rows out or takes them back, all if none.
+    """
+    apart = [{one} for one in relays]
+    for some in covered:
+        joined = [group for group in apart if not some or not group.isdisjoint(some)]
+        apart = [group for group in apart if group not in joined]
+        apart.append({one for group in joined for one in group})
+    return {one: pools for group in apart for pools in (Pools(),) for one in group}
+
+
 class Pools:
-    """The owners of each pool of an engine, by the pool itself; those without one share theirs."""
+    """The owners of each pool of an engine, by the pool itself; those without one share theirs.
+
+    Relays whose rows the same functions hand out have one of these together.
+    """
 
     def __init__(self) -> None:
         self._givers: dict[int, list[weakref.ref[object]]] = {}

@@ -10,7 +10,7 @@ from fmcheck.runtime.graphs.fill_patches import FillPatch
 from fmcheck.runtime.graphs.replays import ReplayPatch
 from fmcheck.runtime.order.lends import LendPatch
 from fmcheck.runtime.relay.device_checks import DevicePatch
-from fmcheck.runtime.relay.pools import Pools
+from fmcheck.runtime.relay.pools import Pools, pools_of
 from fmcheck.runtime.relay.scope import CHECK
 from fmcheck.runtime.session.calls import OpaquePatch, OwnerPatch, StepPatch, scope_patches
 from fmcheck.runtime.session.instances import instances_of
@@ -42,16 +42,21 @@ class AllPatches:
         self._pools: list[Pools] = []
         self._budgets: list[BudgetCounter] = []
         for contract in contracts:
-            pools = Pools()
-            self._pools.append(pools)
+            pools = pools_of(
+                (relay.class_ for relay in contract.relay),
+                (part.relays for part in contract.owners),
+            )
+            nobodys = Pools()
+            self._pools += [*dict.fromkeys(pools.values()), nobodys]
             self.relays += [
-                RelayPatch(contract, relay, tally, pools, services) for relay in contract.relay
+                RelayPatch(contract, relay, tally, pools[relay.class_], services)
+                for relay in contract.relay
             ]
             # First, as the scope of a kernel's function is to be entered around its accesses.
             self._calls += [OpaquePatch(contract, part, tally) for part in contract.opaque]
-            self._calls += [
-                OwnerPatch(contract, part, tally, pools=pools) for part in contract.owners
-            ]
+            for part in contract.owners:
+                mine = next((pools[one] for one in part.relays or pools if one in pools), nobodys)
+                self._calls.append(OwnerPatch(contract, part, tally, pools=mine))
             self._calls += [StepPatch(contract, part, tally) for part in contract.steps]
             self._calls += scope_patches(contract, tally)
             self._budgets.append(BudgetCounter(tally, contract))
