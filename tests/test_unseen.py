@@ -21,6 +21,8 @@ UNSEEN = [
     "megatron_4800",
     "megatron_4982",
     "megatron_6565",
+    "mini_sglang_142",  # pages, which a request goes on reading that no longer has them
+    "mini_sglang_94fe255",  # a view that a tree keeps of a row which goes to somebody else
     "sdnext_28eeb0",
     "sdnext_68f3c2",
     "sglang_29354",
@@ -50,11 +52,14 @@ UNSEEN = [
 #: Reported where a thread of the host is slower than another one, which is as it comes.
 BY_CHANCE = ["ascend_13120", "torchtitan_1783"]
 #: Faults that a fixed form has as well, and its writer did not mean: memory that the first step
-#: takes on a side stream, a block table that the host clears while it is copied, and host memory
-#: that the host computes with on a stream, in the place of a thread.
+#: takes on a side stream, host memory that the host computes with on a stream, in the place of a
+#: thread, positions that a load stream writes before they are made, and indices that are freed
+#: while another stream may still write by them.
 OF_THE_FIX = {
     "mstar_10f008": {"FR402"},
     "ktransformers_1646": {"FR404"},
+    "lmcache_1108": {"FR401"},
+    "mini_sglang_94fe255": {"FR402"},
 }
 
 
