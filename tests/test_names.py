@@ -56,6 +56,7 @@ def seen_by_uses(function: Function) -> Iterator[tuple[int, set[str]]]:
         ("x = 1\nif c(x := 2) and use(0, x):\n  pass", [{"1", "2"}]),
         ("while c():\n  for x in d():\n    use(0, x)\n    x = 2", [set()]),
         ("x = 1; x = g(x); use(0, x)", [{"g(x)"}]),
+        ("if c():\n  z = 1\nuse(0, z)", [{"1"}]),
     ],
 )
 def test_a_name_stands_for_what_reaches_it(body: str, expected: list[set[str]]) -> None:

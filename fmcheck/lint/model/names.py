@@ -268,8 +268,7 @@ class Names:
 
     def _named(self, node: cst.Name, seen: frozenset[CSTNode]) -> Sequence[Region]:
         name = node.value
-        bindings, begins = self._versions(node)
-        is_given = begins and name in self._parameters
+        bindings, is_given = self._versions(node)
         found: list[Region] = []
         follows = len(seen) < _DEEPEST
         if is_given or not follows or not bindings or any(one.value in seen for one in bindings):
@@ -292,10 +291,7 @@ class Names:
         return node.value, self.is_given(node), *self.bound(node)
 
     def _versions(self, node: cst.Name) -> tuple[Sequence[Binding], bool]:
-        """Returns what a name may be bound to where it is used, and whether a parameter may be it.
-
-        Of many bindings that are written alike, the first.
-        """
+        """Returns what a name may be where it is used, and whether a parameter may be it."""
         name = node.value
         every = self._bindings.get(name, ())
         begins = name in self._parameters
@@ -334,7 +330,7 @@ class Names:
         later = own[len(before) :] if again else []
         later = [one for one in later if not set(again).isdisjoint(_rounds(one, flow))]
         found += [known[one] for one in (*seen, *later) if one in known]
-        return self._firsts(found), last is None
+        return found, last is None and name in self._parameters
 
     def _is_later(self, node: CSTNode, flow: Flow) -> bool:
         """Tells whether a node stands in a nested function or a lambda, which runs later."""
