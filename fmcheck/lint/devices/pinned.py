@@ -25,7 +25,7 @@ from fmcheck.lint.source.walking import walk
 from fmcheck.lint.streams.function_streams import is_non_blocking
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from libcst import CSTNode
 
@@ -237,9 +237,10 @@ def _sources(value: CSTNode, function: Function, depth: int = 0) -> Iterator[CST
     elif isinstance(value, cst.Subscript) and isinstance(value.value, cst.Call):
         yield from _sources(value.value, function, depth)
     else:
-        bound = function.names.bound(value) if isinstance(value, cst.Name) else ()
-        is_given = isinstance(value, cst.Name) and function.names.is_given(value)
-        if len(bound) == 1 and not is_given and depth < _MOST_NAMES:
+        bound: Sequence[CSTNode] = ()
+        if isinstance(value, cst.Name) and not function.names.is_given(value):
+            bound = function.names.bound(value)
+        if len(bound) == 1 and depth < _MOST_NAMES:
             yield from _sources(bound[0], function, depth + 1)
         else:
             yield value

@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING
 
 from fmcheck.lint.devices.host_words import is_named_host
 from fmcheck.lint.model.expressions import dotted, is_name, keywords, last_name
+from fmcheck.lint.model.names import ByVersion
 from fmcheck.lint.model.vocabulary import TO_HOST
 from fmcheck.lint.source.lazy import cst
 from fmcheck.regex import regex
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
-
     from libcst import CSTNode
 
     from fmcheck.lint.model.function import Function
@@ -51,8 +50,8 @@ class Places:
         self._function = function
         self._part = function.part
         self._names = function.names
-        self._known: dict[Hashable, bool] = {}
-        self._hosts: dict[Hashable, bool] = {}
+        self._known = ByVersion(self._names)
+        self._hosts = ByVersion(self._names)
 
     def on_device(self, node: CSTNode, depth: int = 0) -> bool:
         """Tells whether a value is a tensor that lives where the model runs."""
@@ -79,13 +78,7 @@ class Places:
         if isinstance(node, cst.Name):
             if is_named_host(node.value):
                 return True
-            version = self._names.version(node)
-            if version not in self._hosts:
-                self._hosts[version] = False  # a name that is made of itself
-                values = self._names.bound(node)
-                found = bool(values) and all(self.on_host(one, depth + 1) for one in values)
-                self._hosts[version] = found
-            return self._hosts[version]
+            return self._hosts.all(node, lambda one: self.on_host(one, depth + 1))
         if isinstance(node, cst.Attribute):
             return is_named_host(node.attr.value) or self.on_host(node.value, depth + 1)
         if isinstance(node, cst.Subscript):
@@ -103,29 +96,31 @@ class Places:
             return False
         if isinstance(node, cst.Attribute) and node.attr.value in _OF_HOST:
             return False
-        version = self._names.version(node) if isinstance(node, cst.Name) else name
-        if version not in self._known:
-            self._known[version] = False  # a name that is made of itself
-            self._known[version] = (
-                self._is_made_on_device(node, depth)
-                if isinstance(node, cst.Name)
-                else self._is_attribute_of_device(name)
-            )
-        return self._known[version]
+        if isinstance(node, cst.Attribute):
+            return self._is_attribute_of_device(name)
+        return self._known.of(node, lambda: self._is_made_on_device(node, depth))
 
     def _is_attribute_of_device(self, name: str) -> bool:
-        return name in self._shown or (name.startswith("self.") and self._is_kept(name))
+        return self._is_shown(name) or (name.startswith("self.") and self._is_kept(name))
 
     def _is_made_on_device(self, node: cst.Name, depth: int) -> bool:
-        name = node.value
         values = [one for one in self._names.bound(node) if not is_name(one, "None")]
         if any(self._goes_to_host(one) or self.on_host(one) for one in values):
             return False
         if self._is_asked_for_cpu:
             return False
-        if name in self._shown or (name in self._tensors and self._knows_devices):
-            return True
+        told = self._is_told(node.value)
+        if told is not None:
+            return told
         return bool(values) and all(self.on_device(one, depth + 1) for one in values)
+
+    def _is_told(self, name: str) -> bool | None:
+        """Tells whether a name alone says that its tensor is on the device, None if it does not."""
+        is_there = self._is_shown(name) or (name in self._tensors and self._knows_devices)
+        return True if is_there else None
+
+    def _is_shown(self, name: str) -> bool:
+        return name in self._shown
 
     def _goes_to_host(self, value: CSTNode) -> bool:
         return isinstance(value, cst.Call) and (
@@ -224,25 +219,14 @@ class CertainPlaces(Places):
     is handed, or on whose device others are made; but not what a model's inputs are prepared with.
     """
 
-    def _is_attribute_of_device(self, name: str) -> bool:
-        is_shown = self._is_shown(name)
-        return is_shown or (name.startswith("self.") and self._is_kept(name))
-
     def _is_shown(self, name: str) -> bool:
-        return name in self._shown and not _PREPARED.search(name.rpartition(".")[2])
+        return super()._is_shown(name) and not _PREPARED.search(name.rpartition(".")[2])
 
-    def _is_made_on_device(self, node: cst.Name, depth: int) -> bool:
-        name = node.value
-        values = [one for one in self._names.bound(node) if not is_name(one, "None")]
-        if any(self._goes_to_host(one) or self.on_host(one) for one in values):
-            return False
-        if self._is_asked_for_cpu:
-            return False
+    def _is_told(self, name: str) -> bool | None:
         if name in self._handed or self._is_shown(name) or self._is_of_forward(name):
             return True
-        if name in self._function.parameters:
-            return False  # what it was before it was bound again, nobody knows
-        return bool(values) and all(self.on_device(one, depth + 1) for one in values)
+        # What a parameter was before it was bound again, nobody knows.
+        return False if name in self._function.parameters else None
 
     def _called(self, call: cst.Call, depth: int) -> bool:
         if _is_layer(call, self._function):

@@ -11,6 +11,7 @@ from msgspec import Struct
 from fmcheck.lint.devices.places import CertainPlaces
 from fmcheck.lint.devices.syncs import Syncs
 from fmcheck.lint.model.expressions import dotted, is_name, keywords, last_name, targets
+from fmcheck.lint.model.names import ByVersion
 from fmcheck.lint.model.steps import is_for_cpu, is_for_debugging, is_step
 from fmcheck.lint.model.vocabulary import NUMBERS, REDUCTIONS, TRUTHS
 from fmcheck.lint.source.lazy import cst
@@ -18,7 +19,7 @@ from fmcheck.lint.source.walking import walk
 from fmcheck.regex import regex
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from libcst import CSTNode
 
@@ -106,18 +107,14 @@ class _Origins:
 
     def __init__(self, function: Function) -> None:
         self._function = function
-        self._known: dict[Hashable, bool] = {}
+        self._known = ByVersion(function.names)
 
     def was_host(self, node: CSTNode, depth: int = 0) -> bool:
         """Tells whether a tensor was made of numbers of the host, and of nothing else."""
         if depth > _DEEPEST:
             return False
         if isinstance(node, cst.Name):
-            version = self._function.names.version(node)
-            if version not in self._known:
-                self._known[version] = False  # a name that is made of itself
-                self._known[version] = self._is_uploaded(node, depth)
-            return self._known[version]
+            return self._known.of(node, lambda: self._is_uploaded(node, depth))
         if isinstance(node, cst.Subscript):
             return self.was_host(node.value, depth + 1)
         if isinstance(node, cst.BinaryOperation):

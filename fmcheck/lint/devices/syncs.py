@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from fmcheck.lint.devices.host_words import is_named_host
 from fmcheck.lint.model.expressions import dotted, keywords
+from fmcheck.lint.model.names import ByVersion
 from fmcheck.lint.model.vocabulary import NUMBERS, REDUCTIONS, TO_HOST, TRUTHS
 from fmcheck.lint.source.globs import fits
 from fmcheck.lint.source.lazy import cst
@@ -19,7 +20,7 @@ from fmcheck.lint.source.walking import walk
 from fmcheck.lint.streams.function_streams import goes_to_host, is_non_blocking
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from libcst import CSTNode
 
@@ -75,8 +76,8 @@ class Syncs:
         #: Parameters that their annotation says to be of the host.
         self._arrays = set(_arrays(function))
         #: What names came to: a name may be bound a thousand times, to itself too.
-        self._pageable: dict[Hashable, bool] = {}
-        self._host_names: dict[Hashable, bool] = {}
+        self._pageable = ByVersion(self._names)
+        self._host_names = ByVersion(self._names)
 
     def all(self) -> Iterator[Sync]:
         """Yields the syncs in source order, but for those of a branch without overlap."""
@@ -217,13 +218,7 @@ class Syncs:
     def _is_pageable(self, node: CSTNode) -> bool:
         """Tells whether a value was just made in host memory that is not pinned."""
         if isinstance(node, cst.Name):
-            version = self._names.version(node)
-            if version not in self._pageable:
-                self._pageable[version] = False  # a name that is made of itself
-                values = self._names.bound(node)
-                found = bool(values) and all(self._is_pageable(one) for one in values)
-                self._pageable[version] = found
-            return self._pageable[version]
+            return self._pageable.all(node, self._is_pageable)
         if not isinstance(node, cst.Call):
             return False
         name = self._part.module.resolve(dotted(node.func) or "")
@@ -238,12 +233,7 @@ class Syncs:
         if isinstance(node, cst.Name):
             if is_named_host(node.value, self._host_values) or node.value in self._arrays:
                 return True
-            key = (self._names.version(node), depth)
-            if key not in self._host_names:
-                values = self._names.bound(node)
-                found = bool(values) and all(self._on_host(one, depth + 1) for one in values)
-                self._host_names[key] = found
-            return self._host_names[key]
+            return self._host_names.all(node, lambda one: self._on_host(one, depth + 1), depth)
         if isinstance(node, cst.Attribute):
             return is_named_host(node.attr.value, self._host_values)
         if isinstance(node, cst.Subscript):

@@ -2,6 +2,7 @@
 
     flow = Flow(function, part)        # function: cst.FunctionDef, of `part`
     flow.dominates(first, then)         # every path to `then` has passed `first`
+    flow.encloses(first, then)          # the same of a `first` before it, by the suites alone
     flow.may_follow(first, then)        # some path leads from `first` to `then`
     flow.any_always_follows(first, many) # every path from `first` to a return passes one of many
     flow.any_on_every_path(many)        # every path from the entry to a return passes one of many
@@ -27,6 +28,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from fmcheck.lint.model.expressions import squeezed
 from fmcheck.lint.model.sieve import any_between
@@ -309,18 +311,17 @@ class Flow:
         self._join(before, number)
         return {number}
 
-    def _suite(
-        self, suite: CSTNode, before: set[int], place: _Place, owner: CSTNode | None = None
-    ) -> set[int]:
+    def _suite(self, suite: CSTNode, before: set[int], place: _Place) -> set[int]:
         """Lays the statements of a suite; returns the steps from which its end is left."""
-        here = place
-        if not isinstance(owner, cst.With):
-            here = _Place(place.withs, place.loops, place.known, (*place.suites, suite))
+        here = replace(place, suites=(*place.suites, suite))
+        return self._statements(suite, before, here)
+
+    def _statements(self, suite: CSTNode, before: set[int], here: _Place) -> set[int]:
         for statement in getattr(suite, "body", ()):
             before = self._statement(statement, before, here)
             left = tuple(self._left(statement))
             if left:
-                here = _Place(place.withs, place.loops, (*here.known, *left), here.suites)
+                here = replace(here, known=(*here.known, *left))
         return before
 
     def _statement(self, node: CSTNode, before: set[int], place: _Place) -> set[int]:
@@ -334,8 +335,8 @@ class Flow:
             return self._loop(node, before, place)
         if isinstance(node, cst.With):
             head = self._step(node, node.items, before, place)
-            inner = _Place((*place.withs, node), place.loops, place.known, place.suites)
-            return self._suite(node.body, head, inner, node)
+            inner = replace(place, withs=(*place.withs, node))
+            return self._statements(node.body, head, inner)
         if isinstance(node, (cst.Try, cst.TryStar)):
             return self._try(node, before, place)
         if isinstance(node, cst.Match):
@@ -379,7 +380,7 @@ class Flow:
 
     def _when(self, place: _Place, node: cst.If, holds: bool) -> _Place:
         known = KnownTest(node.test, holds, False, self._part)
-        return _Place(place.withs, place.loops, (*place.known, known), place.suites)
+        return replace(place, known=(*place.known, known))
 
     def _left(self, node: CSTNode) -> Iterator[KnownTest]:
         """Yields what an `if` with a branch that leaves makes certain for all that comes after."""
@@ -401,7 +402,7 @@ class Flow:
         (number,) = head
         loop = _Loop(number)
         self._loops.append(loop)
-        inner = _Place(place.withs, (*place.loops, node), place.known, place.suites)
+        inner = replace(place, loops=(*place.loops, node))
         self._join(self._suite(node.body, head, inner), number)
         self._loops.pop()
         is_endless = isinstance(node, cst.While) and self._part.code(node.test) in ("True", "1")
@@ -445,8 +446,7 @@ class Flow:
         ends: set[int] = set()
         for case in node.cases:
             test = KnownTest(case.pattern, True, False, self._part, node.subject)
-            known = (*place.known, test)
-            inner = _Place(place.withs, place.loops, known, place.suites)
+            inner = replace(place, known=(*place.known, test))
             ends |= self._suite(case.body, head, inner)
         last = node.cases[-1] if node.cases else None
         is_whole = last is not None and last.guard is None and _catches_all(last.pattern)

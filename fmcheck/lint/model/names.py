@@ -143,6 +143,20 @@ _BINDING = frozenset(
 )
 
 
+class _Placed(Struct):
+    """The bindings of one name, by where they hold.
+
+    `inner` are those in nested functions: of another variable, or made who knows when. `in_step`
+    are those of comprehensions, which end with their step. `own` is what binds the name in the
+    function itself, in order, and `known` what that binds it to, as far as anything is known.
+    """
+
+    inner: list[Binding] = []
+    in_step: list[Binding] = []
+    own: Sequence[CSTNode] = ()
+    known: dict[CSTNode, Binding] = {}
+
+
 class Names:
     """The local names of one function and what each is bound to."""
 
@@ -159,6 +173,7 @@ class Names:
         #: What binds a name to something of which nothing is known.
         self._unknown: dict[str, list[CSTNode]] = defaultdict(list)
         self._lambdas: list[cst.Lambda] = []
+        self._placed: dict[str, _Placed] = {}
         self._reaching: dict[tuple[str, int], tuple[Sequence[Binding], bool]] = {}
         self._steps = 0
         for node in nodes:
@@ -288,7 +303,8 @@ class Names:
 
     def version(self, node: cst.Name) -> Hashable:
         """Returns what is the same wherever a name may be bound to the same."""
-        return node.value, self.is_given(node), *self.bound(node)
+        bindings, is_given = self._versions(node)
+        return node.value, is_given, *(one.value for one in bindings if not one.is_element)
 
     def _versions(self, node: cst.Name) -> tuple[Sequence[Binding], bool]:
         """Returns what a name may be where it is used, and whether a parameter may be it."""
@@ -310,16 +326,9 @@ class Names:
 
     def _reaching_at(self, node: cst.Name, flow: Flow) -> tuple[Sequence[Binding], bool]:
         """Returns the bindings that no other one comes after on each path to a use."""
-        name, here = node.value, flow.position(node)
-        every = [one for one in self._bindings.get(name, ()) if flow.contains(one.node)]
-        # What is bound in a nested function is another variable, or bound who knows when.
-        inner = [one for one in every if isinstance(flow.step(one.node), cst.FunctionDef)]
-        beside = [one for one in every if isinstance(one.node, cst.CompFor) and one not in inner]
-        found = [*inner, *(one for one in beside if flow.position(one.node) == here)]
-        known = {one.node: one for one in every if one not in inner and one not in beside}
-        ends = [one for one in self._unknown.get(name, ()) if flow.contains(one)]
-        ends = [one for one in ends if not isinstance(flow.step(one), cst.FunctionDef)]
-        own = sorted((*known, *ends), key=flow.position)
+        placed, here = self._placed_of(node.value, flow), flow.position(node)
+        in_step = [one for one in placed.in_step if flow.position(one.node) == here]
+        own = placed.own
         before = [one for one in own if _is_before(one, node, flow)]
         last = next((one for one in reversed(before) if _is_passed(one, node, flow)), None)
         seen = before if last is None else before[before.index(last) :]
@@ -329,8 +338,27 @@ class Names:
             again = [loop for loop in again if loop not in _rounds(last, flow)]
         later = own[len(before) :] if again else []
         later = [one for one in later if not set(again).isdisjoint(_rounds(one, flow))]
-        found += [known[one] for one in (*seen, *later) if one in known]
-        return found, last is None and name in self._parameters
+        reaching = [placed.known[one] for one in (*seen, *later) if one in placed.known]
+        found = [*placed.inner, *in_step, *reaching]
+        return found, last is None and node.value in self._parameters
+
+    def _placed_of(self, name: str, flow: Flow) -> _Placed:
+        """Returns the bindings of a name by where they hold, worked out once for all its uses."""
+        if name not in self._placed:
+            placed = self._placed[name] = _Placed()
+            for one in self._bindings.get(name, ()):
+                if not flow.contains(one.node):
+                    continue
+                if isinstance(flow.step(one.node), cst.FunctionDef):
+                    placed.inner.append(one)
+                elif isinstance(one.node, cst.CompFor):
+                    placed.in_step.append(one)
+                else:
+                    placed.known[one.node] = one
+            own = [*placed.known, *filter(flow.contains, self._unknown.get(name, ()))]
+            own = [one for one in own if not isinstance(flow.step(one), cst.FunctionDef)]
+            placed.own = sorted(own, key=flow.position)
+        return self._placed[name]
 
     def _is_later(self, node: CSTNode, flow: Flow) -> bool:
         """Tells whether a node stands in a nested function or a lambda, which runs later."""
@@ -442,6 +470,27 @@ class Names:
                     return [replace(one, node=call, stop=_unbound(args[2])) for one in held]
                 return [replace(one, node=call, start=_unbound(args[1])) for one in held]
         return [Region(f"{self._part.code(call.func)}()", "", call)]
+
+
+class ByVersion:
+    """What the versions of names came to. One that is made of itself came to no."""
+
+    def __init__(self, names: Names) -> None:
+        self._names = names
+        self._known: dict[Hashable, bool] = {}
+
+    def of(self, node: cst.Name, judge: Callable[[], bool], *key: Hashable) -> bool:
+        """Returns what a name where it is used came to, judged once for each `key`."""
+        version = self._names.version(node), *key
+        if version not in self._known:
+            self._known[version] = False
+            self._known[version] = judge()
+        return self._known[version]
+
+    def all(self, node: cst.Name, judge: Callable[[CSTNode], bool], *key: Hashable) -> bool:
+        """Tells whether something is known to be bound to a name, and all of it passes."""
+        values = self._names.bound(node)
+        return self.of(node, lambda: bool(values) and all(map(judge, values)), *key)
 
 
 def _is_before(binding: CSTNode, use: CSTNode, flow: Flow) -> bool:
