@@ -1,1 +1,1 @@
-"""Files, read and written whole: never half of one, and never a surprise."""
+"""Files: read and written whole, and TOML read into typed structs."""

@@ -323,8 +323,10 @@ class Lifetimes:
         are_host = [
             self.placements.is_surely_host(one, self.tally.sites) for one in (target, source)
         ]
-        if all(are_host):
-            return  # torch copies from the host to the host at once, whatever it is asked
+        if all(are_host):  # torch copies from the host to the host at once, whatever it is asked
+            self._is_on_host(target)
+            self._is_on_host(source)
+            return
         self.fences.add_event(use.lane, "copy", use.moment)
         if any(are_host):
             placements.take_for_device(source if are_host[0] else target)

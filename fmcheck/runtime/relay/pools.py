@@ -22,7 +22,10 @@ def pools_of(relays: Iterable[str], covered: Iterable[Sequence[str]]) -> Mapping
         joined = [group for group in apart if not some or not group.isdisjoint(some)]
         apart = [group for group in apart if group not in joined]
         apart.append({one for group in joined for one in group})
-    return {one: pools for group in apart for pools in (Pools(),) for one in group}
+    found: dict[str, Pools] = {}
+    for group in apart:
+        found |= dict.fromkeys(group, Pools())
+    return found
 
 
 class Pools:
