@@ -51,6 +51,7 @@ FILES = {
             "journal",
             "kinds",
             "lifetimes",
+            "literals",
             "model",
             "museum_runs",
             "owners",

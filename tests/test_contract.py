@@ -321,6 +321,12 @@ BAD = {
         HEAD + '[device]\nno_compile = ["is_npu()"]\n',
         "key `device.no_compile`: expected a name, got `is_npu()`",
     ),
+    "host value of three parts": (
+        HEAD + '[launches]\nhost_values = ["*_cpu", "self.host_io.*"]\n',
+        "key `launches.host_values`: expected a name, or that of an object and of its attribute, "
+        "as `host_io.*`, got `self.host_io.*`",
+    ),
+    "host value of nothing": (HEAD + '[launches]\nhost_values = ["host_io."]\n', "got `host_io.`"),
     "not UTF-8": (None, "is not UTF-8"),
 }
 

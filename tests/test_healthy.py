@@ -10,7 +10,6 @@ from tests.healthy import PROGRAMS
 OF_THE_CONTRACT = {
     "mstar_cuda_graph_runner": {"FR101"},
     "streamdiffusion_tensorrt_engine": {"FR203"},
-    "transformers_embeddings_cache": {"FR401"},
 }
 #: Faults that a writer did not mean: a buffer in the place of its copy, in float32 alone.
 FAULTS = {"swift_zigzag_ring": {"FR401"}}

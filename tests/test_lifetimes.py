@@ -526,7 +526,7 @@ def test_a_buffer_without_a_device_is_the_host_s_where_others_have_one(
 ) -> None:
     pack, copy = followed_streams()
     with torch.cpu.stream(pack):
-        staged, kept = torch.zeros(4), torch.zeros(4, device="cpu")
+        staged, kept = torch.zeros(4), torch.zeros(4, device=str(DEVICE))
         if is_named:
             torch.zeros(1, device=DEVICE)
     copy.wait_stream(pack)
@@ -557,7 +557,7 @@ def test_what_rests_on_a_guess_of_whose_memory_it_is_fails_nothing(
     if how == "by its name":
         ours_cpu = ours
     with torch.cpu.stream(copy):
-        other = torch.zeros(4, device="cpu")
+        other = torch.zeros(4, device=str(DEVICE))
         if code == "FR403":
             other.copy_(ours, non_blocking=True)
         else:
@@ -1094,7 +1094,7 @@ def test_where_nobody_watches_a_move_returns_the_tensor_itself(watch: Watch) -> 
 def test_a_move_is_a_copy_only_between_host_and_device_and_without_a_wait(watch: Watch) -> None:
     unknown = torch.zeros(4)
     engine = Engine()
-    host, tokens, either = torch.zeros(4), engine.tokens, torch.zeros(4, device="cpu")
+    host, tokens, either = torch.zeros(4), engine.tokens, torch.zeros(4, device=str(DEVICE))
     assert host.to(DEVICE, non_blocking=True) is not host
     assert host.to(torch.ones(2, device=DEVICE), non_blocking=True) is not host
     assert tokens.to("cpu", non_blocking=True) is not tokens

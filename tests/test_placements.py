@@ -303,7 +303,11 @@ def test_the_home_of_memory_is_that_of_its_views(watch: Watch) -> None:
 
 def test_a_device_that_was_given_as_a_string_may_be_the_host_s(watch: Watch) -> None:
     streams()
-    assert placements.placement_of(torch.zeros(4, device="cpu")) is Placement.EITHER
+    assert placements.placement_of(torch.zeros(4, device=str(DEVICE))) is Placement.EITHER
+    spelled = torch.zeros(4, device="cpu")  # pytest would bind the name first
+    assert placements.placement_of(spelled) is Placement.HOST
+    copied = torch.zeros(4).to("cpu", copy=True)
+    assert placements.placement_of(copied) is Placement.HOST
     assert placements.placement_of(torch.zeros(4, device=DEVICE)) is Placement.DEVICE
     assert placements.placement_of(torch.zeros(4)) is Placement.HOST
 
@@ -324,7 +328,10 @@ def test_how_an_engine_names_its_device_says_nothing_of_another_engine(
     watch: Watch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     streams()
-    made, known = torch.zeros(4, device="cpu"), Placements([parse_contract(STRINGS, "toy.toml")])
+    made, known = (
+        torch.zeros(4, device=str(DEVICE)),
+        Placements([parse_contract(STRINGS, "toy.toml")]),
+    )
     assert known.of(made) is Placement.EITHER
     monkeypatch.setitem(sys.modules, "toy_with_strings", types.ModuleType("toy_with_strings"))
     assert known.of(made) is Placement.DEVICE
@@ -350,6 +357,62 @@ def test_a_declared_name_is_that_of_a_local_an_attribute_or_an_item() -> None:
     assert placement_by_name(mine_host) is Placement.HOST
     assert placement_by_name(batch.kept["other"]) is Placement.UNKNOWN
     assert placement_by_name(torch.arange(3)) is Placement.UNKNOWN
+
+
+def test_a_declared_path_is_that_of_an_attribute_of_such_an_object() -> None:
+    contract = '[engine]\nname = "toy"\n[launches]\n'
+    contract += 'host_values = ["host_*.lens", "host_kept.seq*", "device_io.not"]\n'
+    known = Placements([parse_contract(contract, "toy.toml")])
+
+    def of(tensor: torch.Tensor) -> Placement:
+        return known.of(tensor, Sites())
+
+    host_batch, batch, lens = Batch(), Batch(), torch.arange(3)
+    pair = Box(host_io=Batch(), device_io=Batch(), host_slotted=Slotted(lens))
+    host_kept = {"seq_host": torch.arange(3), "other": torch.arange(3)}
+    host_other = torch.arange(3)
+    assert of(host_batch.lens) is Placement.HOST
+    assert of(pair.host_io.lens) is Placement.HOST  # type: ignore[attr-defined]
+    assert of(host_kept["seq_host"]) is Placement.HOST
+    for other in (batch.lens, pair.device_io.lens, host_batch.rows_host):  # type: ignore[attr-defined]
+        assert of(other) is Placement.UNKNOWN
+    for other in (host_kept["other"], host_other, lens):
+        assert of(other) is Placement.UNKNOWN
+
+
+def test_a_declared_name_goes_before_the_setting_that_the_device_is(watch: Watch) -> None:
+    streams()
+    contract = '[engine]\nname = "toy"\n[launches]\ndevice_is_string = true\n'
+    contract += 'host_values = ["*_host"]\n'
+    known = Placements([parse_contract(contract, "toy.toml")])
+    mine_host = torch.zeros(4, device=str(DEVICE))
+    assert known.of(torch.zeros(4, device=str(DEVICE)), Sites()) is Placement.DEVICE
+    assert known.of(mine_host, Sites()) is Placement.HOST
+
+
+def test_what_was_taken_for_the_device_s_stays_so_when_a_setting_is_met(watch: Watch) -> None:
+    streams()
+    spelled, taken = torch.zeros(4, device="cpu"), torch.zeros(4, device="cpu")
+    placements.take_for_device(taken)
+    assert not placements.is_sure(spelled)
+    torch.zeros(4, device=str(DEVICE))
+    assert placements.is_sure(spelled)
+    assert not placements.is_sure(taken)
+
+
+def test_what_is_sent_to_the_host_by_name_is_the_tensor_itself() -> None:
+    contract = '[engine]\nname = "toy"\n[launches]\ndevice_is_string = true\n'
+    watch = Watch([parse_contract(contract, "toy.toml")], streams="tracked")
+    watch.start()
+    try:
+        streams()
+        host = torch.zeros(4)
+        here = host.to("cpu", non_blocking=True)
+        there = host.to(str(DEVICE), non_blocking=True)
+        assert here is host
+        assert there is not host
+    finally:
+        watch.stop()
 
 
 def test_a_graph_input_is_the_device_s_whatever_it_is_called() -> None:
@@ -519,10 +582,15 @@ def test_what_is_pinned_is_the_host_s_however_the_program_pins(
 
 
 @pytest.mark.parametrize(
-    ("setting", "confidence"), [("", ""), ("device_is_string = true", "incomplete")]
+    ("setting", "is_spelled", "confidence"),
+    [
+        ("", False, ""),
+        ("device_is_string = true", False, "incomplete"),
+        ("device_is_string = true", True, ""),
+    ],
 )
-def test_where_the_device_is_a_string_a_move_to_it_is_a_guess(
-    setting: str, confidence: str
+def test_where_the_device_is_a_string_a_move_to_it_is_a_guess_unless_the_call_spells_it(
+    setting: str, is_spelled: bool, confidence: str
 ) -> None:
     contract = f'[engine]\nname = "toy"\n[launches]\n{setting}\n'
     watch = Watch([parse_contract(contract, "toy.toml")], streams="tracked")
@@ -531,7 +599,10 @@ def test_where_the_device_is_a_string_a_move_to_it_is_a_guess(
         side, _ = streams()
         with torch.cpu.stream(side):
             tokens = torch.arange(4, device=DEVICE)
-            sent = tokens.to("cpu", non_blocking=True, copy=True)
+            if is_spelled:
+                sent = tokens.to("cpu", non_blocking=True, copy=True)
+            else:
+                sent = tokens.to(str(DEVICE), non_blocking=True, copy=True)
             sent + sent
             sent.tolist()
         (early,) = [one for one in watch.drain() if one.access.verb == "tolist"]

@@ -372,6 +372,17 @@ def test_names_that_the_contract_calls_host_values_are_left_alone() -> None:
     assert list(Syncs(step("x = batch.delta.item()"), host_values=["del*"]).all()) == []
 
 
+@pytest.mark.parametrize(
+    ("value", "count"),
+    [("self.host_io.delta", 0), ("host_io.delta", 0), ("self.dev_io.delta", 1), ("delta", 1)],
+)
+def test_a_host_value_may_be_an_attribute_of_what_the_contract_names(
+    value: str, count: int
+) -> None:
+    syncs = Syncs(step(f"x = {value}.item()"), host_values=["host_io.del*", "other.*"])
+    assert len(list(syncs.all())) == count
+
+
 def test_only_the_functions_of_the_contract_run_every_step() -> None:
     contract = parse_contract(
         '[engine]\nname = "e"\n[launches]\nper_step = ["runner:Runner.step"]\n', "e.toml"

@@ -394,15 +394,17 @@ class Launches(_Part, frozen=True, kw_only=True):
 
     `per_step` are functions, `module:function` or `module:Class.method`, that run every step and
     must not wait for the device; one that a release lacks is passed over. `host_values` are globs
-    of names whose values live on the host. The linter takes names like `seq_lens_cpu` for such in
-    any case; a run takes none but these, for attributes and locals that hold a tensor, or a list,
-    tuple or dict of tensors. `mirrored` are those of device values of which the host has a copy
-    under the same name with `_cpu`.
+    of names whose values live on the host, `holder.name` of attributes of what has such a name, as
+    `host_io.*`: the buffers of one class may be on either side. The linter takes names like
+    `seq_lens_cpu` for such in any case; a run takes none but these, for attributes and locals that
+    hold a tensor, or a list, tuple or dict of tensors. `mirrored` are those of device values of
+    which the host has a copy under the same name with `_cpu`.
 
     At run time: what a call may cost is said by `budget`; a sync in a function of `per_step` that
     has none is reported and fails nothing. A call of one of `fused`, functions like those of
     `per_step`, is one launch. `device_is_string` says that the engine has its device as a string:
-    what is made on `"cpu"` is then the device's, and `x.to("cpu")` is no sync for certain.
+    what is made on `"cpu"` by such a setting is then the device's, and `x.to(setting)` is no sync
+    for certain. Where a call spells `"cpu"` itself, it means the host.
     """
 
     per_step: tuple[str, ...] = ()

@@ -90,6 +90,13 @@ def check(contract: Contract, where: str) -> None:
             raise UsageError(where, f"key `{key}`: expected at least one, got none")
     for number, budget in enumerate(contract.launches.budget):
         _check_budget(budget, where, f"launches.budget[{number}]")
+    for name in contract.launches.host_values:
+        if "" in name.split(".") or name.count(".") > 1:
+            raise UsageError(
+                where,
+                f"key `launches.host_values`: expected a name, or that of an object and of its "
+                f"attribute, as `host_io.*`, got `{name}`",
+            )
     named = {
         "launches.per_step": contract.launches.per_step,
         "launches.fused": contract.launches.fused,

@@ -12,10 +12,15 @@ if TYPE_CHECKING:
 HOST_WORDS = frozenset({"cpu", "host", "np", "numpy", "list", "pinned", "reqs", "req"})
 
 
-def is_named_host(name: str, host_values: Iterable[str] = ()) -> bool:
-    """Tells whether a name says that its value lives on the host, by itself or by a glob."""
-    if any(fnmatch.fnmatchcase(name, glob) for glob in host_values):
-        return True
+def is_named_host(name: str, host_values: Iterable[str] = (), holder: str = "") -> bool:
+    """Tells whether a name says that its value lives on the host, by itself or by a glob.
+
+    A glob of two parts, `holder.name`, is of what is an attribute of a holder with such a name.
+    """
+    for glob in host_values:
+        of, dot, like = glob.rpartition(".")
+        if fnmatch.fnmatchcase(name, like) and (not dot or fnmatch.fnmatchcase(holder, of)):
+            return True
     return not HOST_WORDS.isdisjoint(words(name))
 
 

@@ -235,7 +235,8 @@ class Syncs:
                 return True
             return self._host_names.all(node, lambda one: self._on_host(one, depth + 1), depth)
         if isinstance(node, cst.Attribute):
-            return is_named_host(node.attr.value, self._host_values)
+            holder = (dotted(node.value) or "").rpartition(".")[2]
+            return is_named_host(node.attr.value, self._host_values, holder)
         if isinstance(node, cst.Subscript):
             return self._on_host(node.value, depth)
         if isinstance(node, cst.Call):

@@ -88,7 +88,8 @@ _NO_NAMES: frozenset[str] = frozenset()
 def names_of(tensor: Any, frame: FrameType | None, like: re.Pattern[str]) -> Iterator[str]:
     """Yields names like a pattern under which a frame, or who called it, holds a tensor's memory.
 
-    Looked at are locals and globals, attributes and items of the locals, and those of these.
+    Looked at are locals and globals, attributes and items of the locals, and those of these. What
+    an object of such a name holds by itself is yielded as `object.attribute`.
     """
     key = tensor.untyped_storage()._cdata
     seen: set[int] = set()
@@ -120,7 +121,8 @@ def _held_by(frame: FrameType, key: int, like: re.Pattern[str], seen: set[int]) 
 def _named(names: dict[Any, Any], key: int, like: re.Pattern[str]) -> Iterator[str]:
     """Yields the names in a namespace, like a pattern, whose tensor has this storage.
 
-    The name of a list or a dict is that of each tensor in it.
+    The name of a list or a dict is that of each tensor in it, and the name of an object goes before
+    those of its attributes.
     """
     strings: Iterable[str] = names
     if not _STRINGS.issuperset(map(type, names)):
@@ -129,17 +131,23 @@ def _named(names: dict[Any, Any], key: int, like: re.Pattern[str]) -> Iterator[s
     # Nearly all namespaces have no such name: they are passed over without a loop in Python.
     if unlike.issuperset(strings):
         return
-    torch = sys.modules["torch"]
     for name in list(strings):
         if not like.match(name):
             unlike.add(name)
             continue
         value = names.get(name)
-        for one in (value,) if isinstance(value, torch.Tensor) else _items(value):
-            if isinstance(one, torch.Tensor):
-                with suppress(RuntimeError, NotImplementedError):  # some have no storage
-                    if one.untyped_storage()._cdata == key:
-                        yield name
+        if any(_shows(one, key) for one in (value, *_items(value))):
+            yield name
+        for inner in _inner({name: value}, set(), _NO_NAMES):
+            yield from (f"{name}.{word}" for word, one in [*inner.items()] if _shows(one, key))
+
+
+def _shows(value: Any, key: int) -> bool:
+    """Tells whether a value is a tensor of the storage with this key."""
+    if isinstance(value, sys.modules["torch"].Tensor):
+        with suppress(RuntimeError, NotImplementedError):  # some have no storage
+            return bool(value.untyped_storage()._cdata == key)
+    return False
 
 
 def _items(value: Any) -> list[Any]:

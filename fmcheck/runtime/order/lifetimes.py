@@ -157,7 +157,7 @@ class Lifetimes:
         if asked is None or call.kwargs.get("device") is None:
             return
         sites = self.tally.sites
-        if self.placements.goes_to_device(asked.device, sites) and self.placements.may_be_host(
+        if self.placements.goes_to_device(asked, sites) and self.placements.may_be_host(
             source, sites
         ):
             self._is_on_host(source)
@@ -307,7 +307,7 @@ class Lifetimes:
         source, asked = self._placement(call.args[0]), factories.asked()
         if source is Placement.HOST or self.blocks.of(call.args[0]).on_host:
             source = Placement.HOST
-            target = Placement.DEVICE
+            target = Placement.HOST if asked and asked.is_literal else Placement.DEVICE
         elif asked is None or (asked.goes_to_host and source is not Placement.DEVICE):
             return
         else:

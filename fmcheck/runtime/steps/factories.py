@@ -25,6 +25,7 @@ from torch.utils import _device
 from fmcheck.runtime.core.containment import contained
 from fmcheck.runtime.core.patches import beneath, rebind
 from fmcheck.runtime.steps import moves
+from fmcheck.runtime.steps.literals import spells_host
 from fmcheck.runtime.steps.placements import FactoryCall, note_made, note_moved
 from fmcheck.runtime.steps.torch_modes import left_alone, lifted
 
@@ -122,10 +123,10 @@ class FactoryMode(TorchFunctionMode):
             return func(*args, **kwargs)
         outer, call, caller = _here.asked, None, None
         with contained(self.tally, _CHECK):
-            call = _here.asked = _asked(name, args, kwargs)
+            call = _here.asked = _asked(name, args, kwargs, sys._getframe(1))
         if call is not None and call.is_async and self.moves is not None:
             with contained(self.tally, moves.CHECK):
-                caller = _caller(sys._getframe(1))
+                caller = caller_of(sys._getframe(1))
                 if self.moves.copies(args[0], call, caller):
                     kwargs["copy"] = True
         try:
@@ -194,7 +195,7 @@ def is_own(code: CodeType) -> bool:
     return code.co_filename.startswith(_OWN) and code not in _passing
 
 
-def _caller(frame: FrameType | None) -> FrameType | None:
+def caller_of(frame: FrameType | None) -> FrameType | None:
     """Returns the frame that called a function of torch's, which modes and methods passed on."""
     while frame and (frame.f_code in _passing or frame.f_code.co_name == "__torch_function__"):
         frame = frame.f_back
@@ -220,25 +221,32 @@ def lift_factories() -> Callable[[], None]:
     return put_back
 
 
-def _asked(name: str, args: Any, kwargs: dict[str, Any]) -> FactoryCall:
+def _asked(name: str, args: Any, kwargs: dict[str, Any], frame: FrameType) -> FactoryCall:
     if name == "to":
-        return _asked_to(args[1:], kwargs)
+        return _asked_to(args[1:], kwargs, frame)
     device = kwargs.get("device")
     by_default = isinstance(device, torch.device) and _is_default(device)
     if by_default:
         device = None
     # Who asks whether to pin has the host in mind, also where it is not pinned, as on a CPU.
-    return FactoryCall(name, device, "pin_memory" in kwargs, by_default)
+    literal = _is_literal(device, frame)
+    return FactoryCall(name, device, "pin_memory" in kwargs, by_default, literal)
 
 
-def _asked_to(args: Any, kwargs: dict[str, Any]) -> FactoryCall:
+def _asked_to(args: Any, kwargs: dict[str, Any], frame: FrameType) -> FactoryCall:
     """Reads what `to` was given: a device, or another tensor, or a type alone, and what follows."""
     first = args[0] if args else kwargs.get("device", kwargs.get("other"))
     device = kwargs.get("device") if isinstance(first, torch.dtype) else first
     at = 1 if isinstance(first, (torch.dtype, torch.Tensor)) else 2
     is_async = args[at] if len(args) > at else kwargs.get("non_blocking", False)
     copies = args[at + 1] if len(args) > at + 1 else kwargs.get("copy")
-    return FactoryCall("to", device, is_async=bool(is_async), copies=copies)
+    literal = _is_literal(device, frame)
+    return FactoryCall("to", device, False, False, literal, bool(is_async), copies)
+
+
+def _is_literal(device: Any, frame: FrameType) -> bool:
+    """Tells whether it is the code that calls, through modes, which spells the host's name."""
+    return type(device) is str and device == "cpu" and spells_host(caller_of(frame))
 
 
 def _is_default(device: torch.device) -> bool:

@@ -86,7 +86,7 @@ class Moves:
             if not tensor.is_cpu or self.placements.tensors_tell:
                 return False
             placement = self.placements.of(tensor, self.tally.sites)
-            return self._crosses(placement, call.device)
+            return self._crosses(placement, call)
 
     def hand_on(
         self, tensor: torch.Tensor, call: FactoryCall, caller: FrameType | None
@@ -99,7 +99,7 @@ class Moves:
         with unheard():
             if not has_memory(tensor) or not tensor.is_cpu or self.placements.tensors_tell:
                 return tensor
-            if not self.placements.goes_to_device(call.device, self.tally.sites):
+            if not self.placements.goes_to_device(call, self.tally.sites):
                 return tensor
             is_apart = call.is_async and _may_be_another(tensor, call, caller)
             origin = self._arrived(tensor, not call.is_async, is_apart)
@@ -109,14 +109,15 @@ class Moves:
             placements.move_view(sent, Placement.DEVICE, origin)
             return sent
 
-    def _crosses(self, placement: Placement, device: Any) -> bool:
+    def _crosses(self, placement: Placement, call: FactoryCall) -> bool:
         """Tells whether the way to a device is between host and device, for certain."""
+        device = call.device
         if isinstance(device, torch.device):
             return placement is Placement.HOST
         if isinstance(device, torch.Tensor):
             goes = self.placements.of(device, self.tally.sites)
             return {placement, goes} == {Placement.HOST, Placement.DEVICE}
-        is_host = device == "cpu" and not self.placements.device_is_string
+        is_host = self.placements.goes(call) is Placement.HOST
         return is_host and placement is Placement.DEVICE
 
 

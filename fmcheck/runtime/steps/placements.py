@@ -44,14 +44,17 @@ class FactoryCall:
     """A call of a factory or of a method that moves, and the device that it was given.
 
     `device` is what the caller gave, a default device aside: None where nothing was given.
-    `by_default` tells that there is such a one, and that it was taken. A move `is_async` where the
-    host does not wait for it; `copies` is its argument of that name, None where none was given.
+    `by_default` tells that there is such a one, and that it was taken. It `is_literal` where the
+    call itself spells the host's name: an engine's own setting comes from elsewhere. A move
+    `is_async` where the host does not wait for it; `copies` is its argument of that name, None
+    where none was given.
     """
 
     name: str
     device: Any = None
     pinned: bool = False
     by_default: bool = False
+    is_literal: bool = False
     is_async: bool = False
     copies: bool | None = None
 
@@ -62,10 +65,14 @@ class FactoryCall:
             return Placement.HOST
         if isinstance(self.device, torch.Tensor):
             return placement_of(self.device)
-        if self.device is None:
+        if self.device is None or self.is_literal:
             return Placement.HOST
-        # A literal and an engine's own setting are the same string.
         return Placement.EITHER if isinstance(self.device, str) else Placement.DEVICE
+
+    @property
+    def is_setting(self) -> bool:
+        """Tells whether the caller gave a string that it has from elsewhere."""
+        return isinstance(self.device, str) and not (self.is_literal or self.pinned)
 
     @property
     def goes_to_host(self) -> bool:
@@ -79,13 +86,14 @@ class _Known(weakref.ref[Any]):
     """What is known of one storage: by how it was made, and by a contract's name for it.
 
     It is `sure` of the host where it was pinned or brought there, `bare` where no device was given
-    nor set by default. `guessed` tells that it is taken for the device's for want of any word, as
-    what was computed from memory that was there before. `asked` says when each `Placements` last
-    looked for its names, `pulled` that the host has copied it, which on a CPU copies nothing.
+    nor set by default, `spelled` where the call spells the host's name. `guessed` tells that it is
+    taken for the device's for want of any word, as what was computed from memory that was there
+    before. `asked` says when each `Placements` last looked for its names, `pulled` that the host
+    has copied it, which on a CPU copies nothing.
     It refers to the storage itself, as one is made for each result of an operator.
     """
 
-    __slots__ = ("asked", "bare", "guessed", "made", "named", "pulled", "sure")
+    __slots__ = ("asked", "bare", "guessed", "made", "named", "pulled", "spelled", "sure")
 
     asked: dict[int, int] | None
     bare: bool
@@ -93,6 +101,7 @@ class _Known(weakref.ref[Any]):
     made: Placement
     named: bool
     pulled: bool
+    spelled: bool
     sure: bool
 
 
@@ -101,7 +110,8 @@ def _remember(storage: Any, key: int, placement: Placement) -> _Known:
     # Not by a function of Python's: an error of a signal's handler would be lost in it.
     known = _known[key] = _Known(storage, functools.partial(_known.pop, key))
     known.made, known.asked = placement, None
-    known.bare = known.guessed = known.named = known.pulled = known.sure = False
+    known.bare = known.guessed = known.named = known.pulled = False
+    known.spelled = known.sure = False
     return known
 
 
@@ -115,9 +125,13 @@ _numbers = itertools.count(1)
 
 
 class _Test:
-    """What is known of the test that is on: whether a factory was given a device as such."""
+    """What is known of the test that is on: how factories were given what is not the host.
+
+    As a device, or by a string from elsewhere, as an engine's setting is.
+    """
 
     names_device = False
+    has_setting = False
 
 
 _test = _Test()
@@ -143,11 +157,14 @@ def placement_of(tensor: torch.Tensor) -> Placement:
 def is_sure(tensor: torch.Tensor) -> bool:
     """Tells whether memory is the host's beyond doubt, whatever default device there may be.
 
-    Who gives a device to what is the device's means the host where none is given.
+    Who gives a device to what is the device's means the host where none is given, and who has a
+    setting for it means the host by the name of the host.
     """
     known = _known.get(_key(tensor))
     if known is None:
         return False
+    if known.spelled and (_test.has_setting or _test.names_device):
+        return True
     return known.sure or known.named or (known.bare and _test.names_device)
 
 
@@ -185,7 +202,8 @@ def take_for_device(tensor: torch.Tensor) -> None:
     """
     known = _of(tensor)
     if known is not None and not (known.sure or known.named):
-        known.made, known.bare, known.guessed = Placement.DEVICE, False, False
+        known.made, known.guessed = Placement.DEVICE, False
+        known.bare = known.spelled = False
 
 
 def pull(tensor: torch.Tensor) -> None:
@@ -233,7 +251,7 @@ def is_moved(tensor: Any) -> bool:
 def forget_names() -> None:
     """Forgets what names said: the next test has its own."""
     forget_classes()
-    _test.names_device = False
+    _test.names_device = _test.has_setting = False
     for known in list(_known.values()):
         known.named = known.pulled = False
         known.asked = None
@@ -318,7 +336,15 @@ class Placements:
 
     def __init__(self, contracts: Iterable[Contract] = (), kinds: Iterable[str] = ()) -> None:
         contracts = tuple(contracts)
-        self._host = _any_of(glob for one in contracts for glob in one.launches.host_values)
+        globs = [glob for one in contracts for glob in one.launches.host_values]
+        self._host = _any_of(glob for glob in globs if "." not in glob)
+        self._of_host = [
+            tuple(re.compile(fnmatch.translate(part)) for part in glob.split("."))
+            for glob in globs
+            if "." in glob
+        ]
+        #: What a name is like that may say so, by itself or by what it is of.
+        self._like = _any_of(glob.partition(".")[0] for glob in globs)
         self._device = _any_of(
             glob
             for one in contracts
@@ -359,9 +385,8 @@ class Placements:
             return Placement.EITHER
         if not call.goes_to_host:
             return Placement.DEVICE
-        return (
-            Placement.HOST if call.name == "cpu" or not self.device_is_string else Placement.EITHER
-        )
+        is_host = call.name == "cpu" or call.is_literal or not self.device_is_string
+        return Placement.HOST if is_host else Placement.EITHER
 
     def of(
         self, tensor: torch.Tensor, sites: Sites | None = None, is_waited_for: bool = False
@@ -376,10 +401,10 @@ class Placements:
             return Placement.DEVICE
         if self.tensors_tell:
             return Placement.HOST
-        placement = placement_of(tensor)
+        made = placement = placement_of(tensor)
         if placement is Placement.EITHER and self.device_is_string:
             placement = Placement.DEVICE
-        if placement in (Placement.HOST, Placement.DEVICE) or self._host is None or sites is None:
+        if made in (Placement.HOST, Placement.DEVICE) or self._like is None or sites is None:
             return placement
         known = _of(tensor)
         if known is None:
@@ -397,11 +422,14 @@ class Placements:
         """Tells whether memory may be the host's: nothing says that it is the device's."""
         return self.of(tensor, sites) is not Placement.DEVICE or is_guess(tensor)
 
-    def goes_to_device(self, device: Any, sites: Sites) -> bool:
+    def goes_to_device(self, call: FactoryCall, sites: Sites) -> bool:
         """Tells whether what a move is given as its device may be one, and not the host."""
+        device = call.device
         if isinstance(device, torch.Tensor):
             return self.of(device, sites) is not Placement.HOST
-        return isinstance(device, torch.device) or (device == "cpu" and self.device_is_string)
+        if isinstance(device, torch.device):
+            return True
+        return device == "cpu" and self.device_is_string and not call.is_literal
 
     def is_surely_host(self, tensor: torch.Tensor, sites: Sites) -> bool:
         """Tells whether memory is the host's, whatever default device there may be.
@@ -410,6 +438,7 @@ class Placements:
         code that has such a name is looked into: on older Pythons that keeps its locals alive.
         """
         if not is_sure(tensor) and self.of(tensor, sites) is Placement.HOST:
+            _test.has_setting = _test.has_setting or self.device_is_string
             frame, known = sites.frame(), _of(tensor)
             if known is not None and self._may_name(frame):
                 known.named = self._is_named(tensor, frame)
@@ -417,20 +446,27 @@ class Placements:
 
     def _is_named(self, tensor: torch.Tensor, frame: FrameType | None) -> bool:
         """Tells whether a local or an attribute, from a frame outwards, holds it by such a name."""
-        return self._host is not None and any(
-            self._device is None or not self._device.match(name)
-            for name in names_of(tensor, frame, self._host)
+        return self._like is not None and any(
+            self._means_host(name) for name in names_of(tensor, frame, self._like)
         )
+
+    def _means_host(self, name: str) -> bool:
+        """Tells whether a name, or that of an object and of its attribute, is the host's."""
+        holder, dot, name = name.rpartition(".")
+        if dot:
+            return any(of.match(holder) and like.match(name) for of, like in self._of_host)
+        is_host = self._host is not None and self._host.match(name)
+        return bool(is_host) and (self._device is None or not self._device.match(name))
 
     def _may_name(self, frame: FrameType | None) -> bool:
         """Tells whether a frame's code has a name that the contracts have."""
-        if frame is None or self._host is None:
+        if frame is None or self._like is None:
             return False
         code = frame.f_code
         known = self._gives_names.get(id(code))
         if known is None:
             names = (*code.co_names, *code.co_varnames, *code.co_cellvars, *code.co_freevars)
-            known = self._gives_names[id(code)] = code, any(map(self._host.match, names))
+            known = self._gives_names[id(code)] = code, any(map(self._like.match, names))
         return known[1]
 
     def begin_step(self) -> None:
@@ -446,10 +482,12 @@ def note_made(asked: FactoryCall, args: Any, kwargs: Any, result: torch.Tensor) 
     """Notes the placement of what a factory made, not of what it passed on."""
     if kwargs.get("out") is None and not any(isinstance(one, torch.Tensor) for one in args):
         _test.names_device = _test.names_device or isinstance(asked.device, torch.device)
+        _test.has_setting = _test.has_setting or asked.is_setting
         made(result, asked.placement, asked.pinned)
         known = _of(result)
         if known is not None:
             known.bare = asked.device is None and not asked.by_default
+            known.spelled = asked.is_literal
 
 
 def note_moved(asked: FactoryCall, args: Any, result: torch.Tensor) -> None:

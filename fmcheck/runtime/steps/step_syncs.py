@@ -19,6 +19,7 @@ from fmcheck.runtime.core.containment import broke
 from fmcheck.runtime.core.patches import patch
 from fmcheck.runtime.steps import factories, operators, placements
 from fmcheck.runtime.steps.factories import FROM_VALUES
+from fmcheck.runtime.steps.literals import spells_host
 from fmcheck.runtime.steps.placements import Placement, tensors_in
 from fmcheck.runtime.steps.torch_modes import (
     OperatorMode,
@@ -31,6 +32,7 @@ from fmcheck.runtime.steps.torch_modes import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import FrameType
 
     from fmcheck.runtime.core.patches import Undo
     from fmcheck.runtime.core.site import Sites
@@ -275,21 +277,24 @@ class StepMode(OperatorMode):
         device = _device_of(name, args, kwargs)
         if tensor.device.type != "cpu" or device is None or self._placements.tensors_tell:
             return result
-        placement, goes = self._placement(tensor), self._asked_to(name, device)
+        caller = factories.caller_of(sys._getframe(1))
+        placement, goes = self._placement(tensor), self._asked_to(name, device, caller)
         if not _crosses(placement, goes):
             return result
         if not kwargs.get("non_blocking"):
             self._report("to host" if goes is Placement.HOST else "upload")
         return placements.on_other_side(result, goes) if type(result) is torch.Tensor else result
 
-    def _asked_to(self, name: str, device: Any) -> Placement:
+    def _asked_to(self, name: str, device: Any, caller: FrameType | None) -> Placement:
         if name == "cpu":
             return Placement.HOST
         if isinstance(device, torch.Tensor):
             return self._placement(device)
         if not isinstance(device, str):
             return Placement.DEVICE
-        return Placement.EITHER if self._placements.device_is_string else Placement.HOST
+        if self._placements.device_is_string and not spells_host(caller):
+            return Placement.EITHER
+        return Placement.HOST
 
     @property
     def tally(self) -> Tally:
