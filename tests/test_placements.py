@@ -368,13 +368,13 @@ def test_a_declared_path_is_that_of_an_attribute_of_such_an_object() -> None:
         return known.of(tensor, Sites())
 
     host_batch, batch, lens = Batch(), Batch(), torch.arange(3)
-    pair = Box(host_io=Batch(), device_io=Batch(), host_slotted=Slotted(lens))
+    pair: Any = Box(host_io=Batch(), device_io=Batch(), host_slotted=Slotted(lens))
     host_kept = {"seq_host": torch.arange(3), "other": torch.arange(3)}
     host_other = torch.arange(3)
     assert of(host_batch.lens) is Placement.HOST
-    assert of(pair.host_io.lens) is Placement.HOST  # type: ignore[attr-defined]
+    assert of(pair.host_io.lens) is Placement.HOST
     assert of(host_kept["seq_host"]) is Placement.HOST
-    for other in (batch.lens, pair.device_io.lens, host_batch.rows_host):  # type: ignore[attr-defined]
+    for other in (batch.lens, pair.device_io.lens, host_batch.rows_host):
         assert of(other) is Placement.UNKNOWN
     for other in (host_kept["other"], host_other, lens):
         assert of(other) is Placement.UNKNOWN

@@ -133,8 +133,8 @@ def words(contract: Contract, version: str | None) -> Iterator[Words]:
                 yield Words(f"graph_inputs.fill.{key}", plain, alternatives=True)
     for key in ("no_compile", "device_modules", "guards"):
         yield Words(f"device.{key}", _given(contract.device, key))
-    for name in contract.launches.host_values:
-        yield Words("launches.host_values", name.split("."))
+    parts = [part for name in contract.launches.host_values for part in name.split(".")]
+    yield Words("launches.host_values", parts)
     yield Words("launches.mirrored", contract.launches.mirrored)
     yield Words("late_results.checks", _given(contract.late_results, "checks"))
     yield from _of_streams(contract.streams)

@@ -240,8 +240,13 @@ def _asked_to(args: Any, kwargs: dict[str, Any], frame: FrameType) -> FactoryCal
     at = 1 if isinstance(first, (torch.dtype, torch.Tensor)) else 2
     is_async = args[at] if len(args) > at else kwargs.get("non_blocking", False)
     copies = args[at + 1] if len(args) > at + 1 else kwargs.get("copy")
-    literal = _is_literal(device, frame)
-    return FactoryCall("to", device, False, False, literal, bool(is_async), copies)
+    return FactoryCall(
+        "to",
+        device,
+        is_literal=_is_literal(device, frame),
+        is_async=bool(is_async),
+        copies=copies,
+    )
 
 
 def _is_literal(device: Any, frame: FrameType) -> bool:

@@ -401,10 +401,12 @@ class Placements:
             return Placement.DEVICE
         if self.tensors_tell:
             return Placement.HOST
-        made = placement = placement_of(tensor)
+        placement = placement_of(tensor)
+        if placement in (Placement.HOST, Placement.DEVICE):
+            return placement
         if placement is Placement.EITHER and self.device_is_string:
             placement = Placement.DEVICE
-        if made in (Placement.HOST, Placement.DEVICE) or self._like is None or sites is None:
+        if self._like is None or sites is None:
             return placement
         known = _of(tensor)
         if known is None:
@@ -438,6 +440,7 @@ class Placements:
         code that has such a name is looked into: on older Pythons that keeps its locals alive.
         """
         if not is_sure(tensor) and self.of(tensor, sites) is Placement.HOST:
+            # Here, as at the begin of a test its engine may not be imported yet.
             _test.has_setting = _test.has_setting or self.device_is_string
             frame, known = sites.frame(), _of(tensor)
             if known is not None and self._may_name(frame):
