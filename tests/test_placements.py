@@ -443,7 +443,7 @@ def test_an_error_of_ours_never_reaches_a_factory_s_caller(
         raise ValueError("ours")
 
     streams()
-    monkeypatch.setattr(factories, "_asked", fails)
+    monkeypatch.setattr(factories, "call_of", fails)
     monkeypatch.setattr(factories, "note_made", fails)
     assert torch.zeros(2).tolist() == [0, 0]
     assert any("ours" in one.error for one in watch.tally.broken.values())

@@ -146,6 +146,14 @@ SYNCS: dict[str, tuple[str, Callable[[Loop], Any]]] = {
     "torch.tensor": ("upload", lambda loop: torch.tensor([1, 2], device=loop.device)),
     "torch.as_tensor": ("upload", lambda loop: torch.as_tensor([1, 2], device=loop.device)),
     "a blocking upload": ("upload", lambda loop: torch.tensor([1, 2]).to(loop.device)),
+    "a blocking upload to a device by its number": (
+        "upload",
+        lambda loop: torch.tensor([1, 2]).to("cpu:0"),
+    ),
+    "a blocking upload to where another is": (
+        "upload",
+        lambda loop: torch.tensor([1, 2]).to(loop.seq_lens),
+    ),
     "a blocking upload, copied": (
         "upload",
         lambda loop: torch.tensor([1, 2]).to(loop.device, copy=True),
@@ -197,6 +205,9 @@ NO_SYNCS: dict[str, Callable[[Loop], Any]] = {
     "a number": lambda loop: torch.tensor(0, device=loop.device),
     "an empty list": lambda loop: torch.tensor([], device=loop.device),
     "the device it is on": lambda loop: loop.seq_lens.to(loop.device),
+    # Who numbers a device has several: the host is one. Streams read such a call alike.
+    "a device by its number": lambda loop: loop.seq_lens.to("cpu:0"),
+    "where another tensor is": lambda loop: loop.seq_lens.to(loop.req_pool_indices),
     "repeat_interleave of a known size": lambda loop: loop.req_pool_indices.repeat_interleave(
         loop.seq_lens, output_size=10
     ),

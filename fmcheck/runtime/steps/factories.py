@@ -123,7 +123,7 @@ class FactoryMode(TorchFunctionMode):
             return func(*args, **kwargs)
         outer, call, caller = _here.asked, None, None
         with contained(self.tally, _CHECK):
-            call = _here.asked = _asked(name, args, kwargs, sys._getframe(1))
+            call = _here.asked = call_of(name, args, kwargs, sys._getframe(1))
         if call is not None and call.is_async and self.moves is not None:
             with contained(self.tally, moves.CHECK):
                 caller = caller_of(sys._getframe(1))
@@ -202,6 +202,22 @@ def caller_of(frame: FrameType | None) -> FrameType | None:
     return frame
 
 
+def call_of(name: str, args: Any, kwargs: dict[str, Any], frame: FrameType) -> FactoryCall:
+    """Reads the arguments of a factory or of a move, called from a frame, modes aside.
+
+    `args` of a move begin with the tensor.
+    """
+    if name == "to":
+        return _asked_to(args[1:], kwargs, frame)
+    device = kwargs.get("device")
+    by_default = isinstance(device, torch.device) and _is_default(device)
+    if by_default:
+        device = None
+    # Who asks whether to pin has the host in mind, also where it is not pinned, as on a CPU.
+    literal = _is_literal(device, frame)
+    return FactoryCall(name, device, "pin_memory" in kwargs, by_default, literal)
+
+
 def lift_factories() -> Callable[[], None]:
     """Takes our function modes off this thread's stack; returns what puts them back.
 
@@ -219,18 +235,6 @@ def lift_factories() -> Callable[[], None]:
                 mode.begin()
 
     return put_back
-
-
-def _asked(name: str, args: Any, kwargs: dict[str, Any], frame: FrameType) -> FactoryCall:
-    if name == "to":
-        return _asked_to(args[1:], kwargs, frame)
-    device = kwargs.get("device")
-    by_default = isinstance(device, torch.device) and _is_default(device)
-    if by_default:
-        device = None
-    # Who asks whether to pin has the host in mind, also where it is not pinned, as on a CPU.
-    literal = _is_literal(device, frame)
-    return FactoryCall(name, device, "pin_memory" in kwargs, by_default, literal)
 
 
 def _asked_to(args: Any, kwargs: dict[str, Any], frame: FrameType) -> FactoryCall:

@@ -19,7 +19,6 @@ from fmcheck.runtime.core.containment import broke
 from fmcheck.runtime.core.patches import patch
 from fmcheck.runtime.steps import factories, operators, placements
 from fmcheck.runtime.steps.factories import FROM_VALUES
-from fmcheck.runtime.steps.literals import spells_host
 from fmcheck.runtime.steps.placements import Placement, tensors_in
 from fmcheck.runtime.steps.torch_modes import (
     OperatorMode,
@@ -32,14 +31,13 @@ from fmcheck.runtime.steps.torch_modes import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import FrameType
 
     from fmcheck.runtime.core.patches import Undo
     from fmcheck.runtime.core.site import Sites
     from fmcheck.runtime.core.tally import Tally
     from fmcheck.runtime.steps.factories import FactoryMode
     from fmcheck.runtime.steps.operators import Operator
-    from fmcheck.runtime.steps.placements import Placements
+    from fmcheck.runtime.steps.placements import FactoryCall, Placements
 
 _TORCH = os.path.join(os.path.dirname(torch.__file__), "")
 _NUMBERS = (bool, int, float, complex)
@@ -274,27 +272,23 @@ class StepMode(OperatorMode):
 
         What goes to the other side is handed on as another tensor: the one that stayed stays.
         """
-        device = _device_of(name, args, kwargs)
-        if tensor.device.type != "cpu" or device is None or self._placements.tensors_tell:
+        if tensor.device.type != "cpu" or self._placements.tensors_tell:
             return result
-        caller = factories.caller_of(sys._getframe(1))
-        placement, goes = self._placement(tensor), self._asked_to(name, device, caller)
+        call = factories.call_of(name, (tensor, *args), kwargs, sys._getframe(1))
+        if name == "to" and call.device is None:
+            return result
+        placement, goes = self._placement(tensor), self._end_of(call)
         if not _crosses(placement, goes):
             return result
         if not kwargs.get("non_blocking"):
             self._report("to host" if goes is Placement.HOST else "upload")
         return placements.on_other_side(result, goes) if type(result) is torch.Tensor else result
 
-    def _asked_to(self, name: str, device: Any, caller: FrameType | None) -> Placement:
-        if name == "cpu":
-            return Placement.HOST
-        if isinstance(device, torch.Tensor):
-            return self._placement(device)
-        if not isinstance(device, str):
-            return Placement.DEVICE
-        if self._placements.device_is_string and not spells_host(caller):
-            return Placement.EITHER
-        return Placement.HOST
+    def _end_of(self, call: FactoryCall) -> Placement:
+        """Returns where a move ends: where another tensor is, or by what names a device."""
+        if isinstance(call.device, torch.Tensor):
+            return self._placement(call.device)
+        return self._placements.goes(call)
 
     @property
     def tally(self) -> Tally:
@@ -328,14 +322,6 @@ def _crosses(placement: Placement, goes: Placement) -> bool:
     return Placement.EITHER not in (placement, goes) and (placement is Placement.HOST) != (
         goes is Placement.HOST
     )
-
-
-def _device_of(name: str, args: Any, kwargs: Any) -> Any:
-    """Returns the device that a call of `to` or `cpu` names, or a tensor that is there."""
-    if name == "cpu":
-        return name
-    first = kwargs.get("device", args[0] if args else kwargs.get("other"))
-    return first if isinstance(first, (str, torch.device, torch.Tensor)) else None
 
 
 # Handed a number for a tensor, as for the constants of a traced graph, they are nobody's.
