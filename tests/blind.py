@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 import msgspec
 
+from fmcheck.errors import DetectorError
 from fmcheck.files.strict import convert, read_toml
 from fmcheck.finding import ADVISORY
 from tests.museum_runs import run_file
@@ -110,7 +111,11 @@ class Programs(Generic[Said]):
     def here(self, name: str, form: str) -> Reported:
         """Runs one form in this process."""
         folder = self.folder / name
-        return kept(run_file(folder / f"{form}_run.py", folder / "watch.toml", uninitialized=True))
+        try:
+            run = run_file(folder / f"{form}_run.py", folder / "watch.toml", uninitialized=True)
+        except DetectorError as err:  # a detector that fails says so of a program without a fault
+            return Reported(stopped=repr(err))
+        return kept(run)
 
     def command(self, more: dict[str, Callable[[str], None]] | None = None) -> None:
         """Runs the command: `measure`, `now`, `table`, and `more`, each for the names given."""
@@ -199,8 +204,9 @@ def kept(run: Run) -> Reported:
 
 def alarms(reported: Sequence[Reported]) -> str:
     """Returns how many of these, in which nothing is wrong, were reported."""
+    are_reported = [bool(one.findings or one.stopped) for one in reported]
     return (
-        f"{sum(bool(one.findings) for one in reported)} of {len(reported)} reported, "
+        f"{sum(are_reported)} of {len(reported)} reported, "
         f"{sum(one.is_advice for one in reported)} of them as advice alone"
     )
 

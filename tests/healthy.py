@@ -35,7 +35,8 @@ class Healthy(Programs[Program]):
     def shown(self, name: str, measured: Measured) -> str:
         """Returns what was reported of a program."""
         reported = measured.good
-        head = f"round {self.case(name).round}  {'reported' if reported.findings else 'silent'}"
+        is_reported = reported.findings or reported.stopped
+        head = f"round {self.case(name).round}  {'reported' if is_reported else 'silent'}"
         return "\n    ".join([head, *found("good", reported)])
 
     def total(self, measured: dict[str, Measured]) -> str:
