@@ -5,6 +5,7 @@ Nothing here raises into the engine: what goes wrong is kept as a problem.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import os
@@ -318,6 +319,21 @@ def host_synchronized() -> None:
     if _thread.ledger is not None:
         with contained(_thread.ledger.tally, CHECK):
             _thread.ledger.sync("synchronize")
+
+
+@contextlib.contextmanager
+def apart() -> Iterator[None]:
+    """Leaves the steps that this thread is in for a while: what runs then is no part of them."""
+    inside = dict(vars(_thread))
+    if _thread.mode is not None:
+        _thread.mode.end()
+    _thread.windows, _thread.fused, _thread.mode, _thread.ledger = [], 0, None, None
+    try:
+        yield
+    finally:
+        vars(_thread).update(inside)
+        if _thread.mode is not None:
+            _thread.mode.begin()
 
 
 def mode_of_thread() -> StepMode | None:
