@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 HOST = "cpu"
+DEVICE = torch.device(HOST)
 
 
 class Asked:
@@ -49,6 +50,10 @@ SPELLED: list[Callable[[], bool]] = [
     lambda: Asked().to("cpu", non_blocking=True),
     lambda: Asked().to(device="cpu", non_blocking=same(True)),
     lambda: same(same(Asked()).to("cpu")),
+    lambda: asked(3, device=torch.device("cpu")),
+    lambda: asked(torch.device("cpu"), same(3)),
+    lambda: Asked().to(torch.device("cpu"), non_blocking=True),
+    lambda: Asked().to(device=torch.device("cpu"), dtype=same(int)),
 ]
 OTHERS: list[Callable[[], bool]] = [
     lambda: asked(3, device=HOST),
@@ -58,6 +63,10 @@ OTHERS: list[Callable[[], bool]] = [
     lambda: same(same("cpu") == "cpu") and asked(HOST),
     lambda: Asked().to(HOST, same("cpu")),
     lambda: chosen(False, HOST),
+    lambda: asked(3, device=torch.device(HOST)),
+    lambda: asked(3, device=same(torch.device("cpu"))),
+    lambda: asked(3, device=torch.device("cpu").type),
+    lambda: asked(3, device=torch.Generator("cpu").device),
     bound,
 ]
 
@@ -120,7 +129,7 @@ def test_the_name_of_the_host_is_the_device_s_where_nothing_else_names_one(
 
 class Loop:
     def __init__(self) -> None:
-        self.tokens = torch.zeros(4, device=torch.device("cpu"))
+        self.tokens = torch.zeros(4, device=DEVICE)
 
     def spelled(self) -> None:
         self.tokens.to("cpu")

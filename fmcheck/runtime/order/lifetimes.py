@@ -350,7 +350,8 @@ class Lifetimes:
             # One that is made again, later, changes its target itself.
             may_change = is_target and self._perturbs
             before = content(tensor) if known and not (doubtful or may_change) else b""
-            sure = is_host or (is_sent and known and not doubtful and not is_target)
+            is_certain = is_host and not placements.rests_on_setting(tensor)
+            sure = is_certain or (is_sent and known and not doubtful and not is_target)
             storage = tensor.untyped_storage() if before else None
             borrowed = None if storage is None or storage.resizable() else storage
             copy = PendingCopy(end, known, sure, doubtful, before, borrowed)

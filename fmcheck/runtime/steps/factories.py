@@ -26,7 +26,12 @@ from fmcheck.runtime.core.containment import contained
 from fmcheck.runtime.core.patches import beneath, rebind
 from fmcheck.runtime.steps import moves
 from fmcheck.runtime.steps.literals import spells_host
-from fmcheck.runtime.steps.placements import FactoryCall, note_made, note_moved
+from fmcheck.runtime.steps.placements import (
+    FactoryCall,
+    names_host,
+    note_made,
+    note_moved,
+)
 from fmcheck.runtime.steps.torch_modes import left_alone, lifted
 
 if TYPE_CHECKING:
@@ -255,7 +260,7 @@ def _asked_to(args: Any, kwargs: dict[str, Any], frame: FrameType) -> FactoryCal
 
 def _is_literal(device: Any, frame: FrameType) -> bool:
     """Tells whether it is the code that calls, through modes, which spells the host's name."""
-    return type(device) is str and device == "cpu" and spells_host(caller_of(frame))
+    return names_host(device) and spells_host(caller_of(frame))
 
 
 def _is_default(device: torch.device) -> bool:

@@ -85,8 +85,7 @@ class Moves:
         with unheard():
             if not tensor.is_cpu or self.placements.tensors_tell:
                 return False
-            placement = self.placements.of(tensor, self.tally.sites)
-            return self._crosses(placement, call)
+            return self._crosses(tensor, call)
 
     def hand_on(
         self, tensor: torch.Tensor, call: FactoryCall, caller: FrameType | None
@@ -109,16 +108,18 @@ class Moves:
             placements.move_view(sent, Placement.DEVICE, origin)
             return sent
 
-    def _crosses(self, placement: Placement, call: FactoryCall) -> bool:
+    def _crosses(self, tensor: torch.Tensor, call: FactoryCall) -> bool:
         """Tells whether the way to a device is between host and device, for certain."""
-        device = call.device
-        if isinstance(device, torch.device):
-            return placement is Placement.HOST
+        device, sites = call.device, self.tally.sites
+        placement = self.placements.of(tensor, sites)
         if isinstance(device, torch.Tensor):
-            goes = self.placements.of(device, self.tally.sites)
+            goes = self.placements.of(device, sites)
             return {placement, goes} == {Placement.HOST, Placement.DEVICE}
-        is_host = self.placements.goes(call) is Placement.HOST
-        return is_host and placement is Placement.DEVICE
+        if isinstance(device, torch.device) and not call.is_literal:
+            return placement is Placement.HOST
+        if placement is Placement.HOST:
+            return call.is_setting and self.placements.is_surely_host(tensor, sites)
+        return placement is Placement.DEVICE and self.placements.goes(call) is Placement.HOST
 
 
 def _may_be_another(tensor: Any, call: FactoryCall, caller: FrameType | None) -> bool:

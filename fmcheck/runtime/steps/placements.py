@@ -79,7 +79,13 @@ class FactoryCall:
         """Tells whether the call names the host: it is `.cpu()`, or gives the string `"cpu"`."""
         if isinstance(self.device, torch.Tensor):
             return placement_of(self.device) is Placement.HOST
-        return self.name == "cpu" or (self.device == "cpu" and isinstance(self.device, str))
+        is_named = isinstance(self.device, str) or self.is_literal
+        return self.name == "cpu" or (is_named and names_host(self.device))
+
+
+def names_host(device: Any) -> bool:
+    """Tells whether a device is the host's by its name, or by `torch.device` of that."""
+    return str(device) == "cpu" if isinstance(device, (str, torch.device)) else False
 
 
 class _Known(weakref.ref[Any]):
@@ -157,15 +163,24 @@ def placement_of(tensor: torch.Tensor) -> Placement:
 def is_sure(tensor: torch.Tensor) -> bool:
     """Tells whether memory is the host's beyond doubt, whatever default device there may be.
 
-    Who gives a device to what is the device's means the host where none is given, and who has a
-    setting for it means the host by the name of the host.
+    Who gives a device, or a setting for it, to what is the device's means the host where none is
+    given, and by the name of the host.
     """
     known = _known.get(_key(tensor))
     if known is None:
         return False
-    if known.spelled and (_test.has_setting or _test.names_device):
-        return True
-    return known.sure or known.named or (known.bare and _test.names_device)
+    tells_apart = _test.has_setting or _test.names_device
+    return known.sure or known.named or ((known.bare or known.spelled) and tells_apart)
+
+
+def rests_on_setting(tensor: torch.Tensor) -> bool:
+    """Tells whether memory is the host's only as it has no device, where others have a setting.
+
+    A test may well make its inputs like that, and mean the device.
+    """
+    known = _known.get(_key(tensor))
+    is_other = known is None or known.sure or known.named or known.spelled
+    return not (is_other or _test.names_device)
 
 
 def is_guess(tensor: torch.Tensor) -> bool:
@@ -429,9 +444,7 @@ class Placements:
         device = call.device
         if isinstance(device, torch.Tensor):
             return self.of(device, sites) is not Placement.HOST
-        if isinstance(device, torch.device):
-            return True
-        return device == "cpu" and self.device_is_string and not call.is_literal
+        return call.is_setting or (isinstance(device, torch.device) and not call.is_literal)
 
     def is_surely_host(self, tensor: torch.Tensor, sites: Sites) -> bool:
         """Tells whether memory is the host's, whatever default device there may be.
@@ -439,7 +452,8 @@ class Placements:
         It was pinned or brought there, or the code that uses it has it under a declared name. Only
         code that has such a name is looked into: on older Pythons that keeps its locals alive.
         """
-        if not is_sure(tensor) and self.of(tensor, sites) is Placement.HOST:
+        is_settled = is_sure(tensor) and not rests_on_setting(tensor)
+        if not is_settled and self.of(tensor, sites) is Placement.HOST:
             # Here, as at the begin of a test its engine may not be imported yet.
             _test.has_setting = _test.has_setting or self.device_is_string
             frame, known = sites.frame(), _of(tensor)
@@ -484,7 +498,8 @@ class Placements:
 def note_made(asked: FactoryCall, args: Any, kwargs: Any, result: torch.Tensor) -> None:
     """Notes the placement of what a factory made, not of what it passed on."""
     if kwargs.get("out") is None and not any(isinstance(one, torch.Tensor) for one in args):
-        _test.names_device = _test.names_device or isinstance(asked.device, torch.device)
+        is_device = isinstance(asked.device, torch.device) and not asked.is_literal
+        _test.names_device = _test.names_device or is_device
         _test.has_setting = _test.has_setting or asked.is_setting
         made(result, asked.placement, asked.pinned)
         known = _of(result)
@@ -495,7 +510,9 @@ def note_made(asked: FactoryCall, args: Any, kwargs: Any, result: torch.Tensor) 
 
 def note_moved(asked: FactoryCall, args: Any, result: torch.Tensor) -> None:
     """Notes that memory without a device was sent to one, where on a CPU it stays what it is."""
-    known = _known.get(_key(result)) if asked.placement is Placement.DEVICE else None
+    _test.has_setting = _test.has_setting or asked.is_setting
+    is_sent = asked.is_setting or asked.placement is Placement.DEVICE
+    known = _known.get(_key(result)) if is_sent else None
     if known is not None and _known.get(_key(args[0])) is known:
         known.bare = False
 
