@@ -14,7 +14,7 @@ from fmcheck.runtime.session.watch import Watch
 from fmcheck.runtime.steps.placements import declare_host, take_for_device
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from fmcheck.finding import Violation
 
@@ -91,6 +91,27 @@ def test_what_pytest_reads_to_show_it_is_no_race(relay: Relay, shown: str, code:
         with torch.cpu.stream(relay.schedule):
             assert show(Batch())
         assert [race.code for race in relay.found()] == found
+
+
+HOST = "cpu"
+SENT: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], list[str]]] = {
+    "by cpu()": (lambda rows: rows.cpu(), []),
+    "by its name": (lambda rows: rows.to("cpu"), []),
+    "by a setting": (lambda rows: rows.to(HOST), ["FR401"]),  # it may stay on the device
+}
+
+
+@pytest.mark.parametrize("how", SENT)
+def test_what_the_host_has_copied_is_read_whenever(relay: Relay, how: str) -> None:
+    send, expected = SENT[how]
+    with torch.cpu.stream(relay.forward):
+        torch.zeros(1, device=HOST)  # so that a name that is spelled is another thing
+        relay.buf[rows(1)] = 5
+        kept = send(relay.buf[1:2])
+        relay.buf[rows(1)] = 6
+    with torch.cpu.stream(relay.schedule):
+        _ = kept + 1
+    assert [race.code for race in relay.found() if race.code != "FR103"] == expected
 
 
 def test_its_fenced_twin_is_silent(relay: Relay) -> None:

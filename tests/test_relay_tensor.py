@@ -815,6 +815,29 @@ def test_peeks_consume_nothing_and_find_nothing(name: str, line: Subject) -> Non
     assert line.tally.peeks >= 1
 
 
+def test_what_is_brought_to_the_host_is_a_copy_as_of_a_device(line: Subject) -> None:
+    line.buf[ROWS] = 5
+    brought = line.buf[2:4].detach().cpu()
+    peeks = line.tally.peeks
+    line.buf[ROWS]
+    line.buf[ROWS] = 6
+    assert (type(brought), brought.tolist(), line.buf.tolist()[2:4]) == (
+        torch.Tensor,
+        [5, 5],
+        [6, 6],
+    )
+    assert line.tally.peeks == peeks + 1  # that of the buffer itself
+    brought.numpy()[:] = 7
+    assert (line.tally.notes, line.codes) == ({}, [])
+
+
+def test_a_module_that_is_moved_to_where_it_is_keeps_its_buffer(line: Subject) -> None:
+    module = torch.nn.Module()
+    module.register_buffer("buf", line.buf)
+    assert type(module.cpu().buf) is RelayTensor
+    assert type(module.to("cpu").buf) is RelayTensor
+
+
 def test_metadata_counts_as_nothing(line: Subject) -> None:
     buf = line.buf
     assert (buf.shape, buf.dtype, buf.device.type) == ((8,), torch.int64, "cpu")

@@ -23,6 +23,7 @@ from fmcheck.runtime.relay.buffer import PICKED, VALUES, RelayBuffer, StreamFoll
 from fmcheck.runtime.relay.memory import Veil, VeiledMemory, Window, memory_of, window_of
 from fmcheck.runtime.relay.row_layout import PLAIN, Layout, UnitOwners, of_units
 from fmcheck.runtime.relay.scope import CHECK, Scope, current, forget_view, note_view
+from fmcheck.runtime.steps import factories, placements
 from fmcheck.runtime.steps.torch_modes import own_code
 
 if TYPE_CHECKING:
@@ -270,6 +271,26 @@ def _read(func: Call, args: Arguments, kwargs: Options) -> Any:
             by_host = indexing.name_of(func) in _SCALARS or _comes_to_host(reader, result, kwargs)
             enter_peek(reader, by_host)
     return viewed
+
+
+def _bring(func: Call, args: Arguments, kwargs: Options) -> Any:
+    """A call that may bring values to the host: what a CPU returns as it is, a device copies.
+
+    What is a copy there must not show what becomes of the rows later, nor count as a use of them.
+    A module that torch moves keeps its buffer.
+    """
+    result = _read(func, args, kwargs)
+    tensor, name, call = args[0] if args else None, indexing.name_of(func), factories.asked()
+    is_brought = name == "cpu" or placements.surely_names_host(call)
+    if type(result) is not RelayTensor or type(tensor) is not RelayTensor or not is_brought:
+        return result
+    if tensor._relay.tally.sites.is_torch_calling(name):
+        return result
+    with own_code(tensor._relay.tally, CHECK):
+        result = result._plain.clone()
+        placements.declare_host(result)
+    enter_peek(tensor, by_host=call is None or not call.is_async)
+    return result
 
 
 def _comes_to_host(reader: RelayTensor, result: Any, kwargs: Options, *more: Any) -> bool:
@@ -533,6 +554,7 @@ _TRANSLATIONS: dict[str, Callable[[Call, Arguments, Options], Any]] = {
     **dict.fromkeys(_OF_THE_TENSOR, _become),
     **dict.fromkeys(_AUGMENTED, _write),
     **dict.fromkeys(indexing.READS, _gather),
+    **dict.fromkeys(("cpu", "to"), _bring),
     "__getitem__": _getitem,
     "__setitem__": _setitem,
     "__hash__": _identity,

@@ -160,6 +160,11 @@ def placement_of(tensor: torch.Tensor) -> Placement:
     return _HOST if known.named else known.made
 
 
+def surely_names_host(call: FactoryCall | None) -> bool:
+    """Tells whether a move spells the host's name where that means the host, beyond doubt."""
+    return call is not None and call.is_literal and (_test.has_setting or _test.names_device)
+
+
 def is_sure(tensor: torch.Tensor) -> bool:
     """Tells whether memory is the host's beyond doubt, whatever default device there may be.
 
