@@ -9,6 +9,8 @@ from __future__ import annotations
 import functools
 import sys
 import threading
+import weakref
+from collections import deque
 from pathlib import Path
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
@@ -31,6 +33,7 @@ from fmcheck.runtime.steps.placements import (
     names_host,
     note_made,
     note_moved,
+    surely_host_s,
 )
 from fmcheck.runtime.steps.torch_modes import left_alone, lifted
 
@@ -60,11 +63,18 @@ _OWN = str(Path(__file__).parent.parent)
 # The code of our methods in place of torch's, which pass on what the engine calls.
 _passing: set[CodeType] = set()
 _LISTENED = FACTORIES | FROM_VALUES | _MOVES
+_DEVICE_OF = torch.Tensor.device
+#: How many devices of tensors are known by the objects that they are, the last ones of a thread.
+_KNOWN_DEVICES = 16
 
 
 class _Here(threading.local):
-    asked: FactoryCall | None = None
-    factories: FactoryMode | None = None
+    def __init__(self) -> None:
+        self.asked: FactoryCall | None = None
+        self.factories: FactoryMode | None = None
+        self.devices: deque[tuple[torch.device, weakref.ref[torch.Tensor]]] = deque(
+            maxlen=_KNOWN_DEVICES
+        )
 
 
 _here = _Here()
@@ -119,7 +129,10 @@ class FactoryMode(TorchFunctionMode):
             func = beneath(func, torch.Tensor)
         name = getattr(func, "__name__", "")
         if name not in _LISTENED:
-            return func(*args, **kwargs) if kwargs else func(*args)
+            result = func(*args, **kwargs) if kwargs else func(*args)
+            if name == "__get__" and func.__self__ is _DEVICE_OF:
+                _here.devices.append((result, weakref.ref(args[0])))
+            return result
         kwargs = kwargs or {}
         if torch.compiler.is_compiling() or not self._listeners:
             return func(*args, **kwargs)
@@ -220,7 +233,8 @@ def call_of(name: str, args: Any, kwargs: dict[str, Any], frame: FrameType) -> F
         device = None
     # Who asks whether to pin has the host in mind, also where it is not pinned, as on a CPU.
     literal = _is_literal(device, frame)
-    return FactoryCall(name, device, "pin_memory" in kwargs, by_default, literal)
+    device, is_of_tensor = _followed(device)
+    return FactoryCall(name, device, "pin_memory" in kwargs, by_default, literal, is_of_tensor)
 
 
 def lift_factories() -> Callable[[], None]:
@@ -249,13 +263,30 @@ def _asked_to(args: Any, kwargs: dict[str, Any], frame: FrameType) -> FactoryCal
     at = 1 if isinstance(first, (torch.dtype, torch.Tensor)) else 2
     is_async = args[at] if len(args) > at else kwargs.get("non_blocking", False)
     copies = args[at + 1] if len(args) > at + 1 else kwargs.get("copy")
+    is_literal = _is_literal(device, frame)
+    device, is_of_tensor = _followed(device)
     return FactoryCall(
         "to",
         device,
-        is_literal=_is_literal(device, frame),
+        is_literal=is_literal,
+        is_of_tensor=is_of_tensor,
         is_async=bool(is_async),
         copies=copies,
     )
+
+
+def _followed(device: Any) -> tuple[Any, bool]:
+    """Returns a tensor in place of the device that was asked of it, if it is surely the host's.
+
+    Also tells whether the device is one that was just asked of a tensor: on a CPU it says nothing.
+    """
+    if isinstance(device, torch.device):
+        for known, of in reversed(_here.devices):
+            if known is device:
+                tensor = of()
+                is_host = tensor is not None and surely_host_s(tensor)
+                return (tensor if is_host else device), True
+    return device, False
 
 
 def _is_literal(device: Any, frame: FrameType) -> bool:

@@ -45,7 +45,9 @@ class FactoryCall:
 
     `device` is what the caller gave, a default device aside: None where nothing was given.
     `by_default` tells that there is such a one, and that it was taken. It `is_literal` where the
-    call itself spells the host's name: an engine's own setting comes from elsewhere. A move
+    call itself spells the host's name: an engine's own setting comes from elsewhere. It
+    `is_of_tensor` where the caller asked a tensor for its device; a tensor that is the host's
+    beyond doubt stands for that itself. A move
     `is_async` where the host does not wait for it; `copies` is its argument of that name, None
     where none was given.
     """
@@ -55,6 +57,7 @@ class FactoryCall:
     pinned: bool = False
     by_default: bool = False
     is_literal: bool = False
+    is_of_tensor: bool = False
     is_async: bool = False
     copies: bool | None = None
 
@@ -73,6 +76,12 @@ class FactoryCall:
     def is_setting(self) -> bool:
         """Tells whether the caller gave a string that it has from elsewhere."""
         return isinstance(self.device, str) and not (self.is_literal or self.pinned)
+
+    @property
+    def names_device(self) -> bool:
+        """Tells whether the caller gave a device as such, and not one that a tensor has."""
+        is_device = isinstance(self.device, torch.device)
+        return is_device and not (self.is_literal or self.is_of_tensor)
 
     @property
     def goes_to_host(self) -> bool:
@@ -176,6 +185,12 @@ def is_sure(tensor: torch.Tensor) -> bool:
         return False
     tells_apart = _test.has_setting or _test.names_device
     return known.sure or known.named or ((known.bare or known.spelled) and tells_apart)
+
+
+def surely_host_s(tensor: torch.Tensor) -> bool:
+    """Tells whether memory is the host's beyond doubt, and not as the setting of others says it."""
+    is_host = placement_of(tensor) is Placement.HOST and is_sure(tensor)
+    return is_host and not rests_on_setting(tensor)
 
 
 def rests_on_setting(tensor: torch.Tensor) -> bool:
@@ -405,7 +420,8 @@ class Placements:
             return Placement.EITHER
         if not call.goes_to_host:
             return Placement.DEVICE
-        is_host = call.name == "cpu" or call.is_literal or not self.device_is_string
+        is_host = call.name == "cpu" or call.is_literal or isinstance(call.device, torch.Tensor)
+        is_host = is_host or not self.device_is_string
         return Placement.HOST if is_host else Placement.EITHER
 
     def of(
@@ -503,8 +519,7 @@ class Placements:
 def note_made(asked: FactoryCall, args: Any, kwargs: Any, result: torch.Tensor) -> None:
     """Notes the placement of what a factory made, not of what it passed on."""
     if kwargs.get("out") is None and not any(isinstance(one, torch.Tensor) for one in args):
-        is_device = isinstance(asked.device, torch.device) and not asked.is_literal
-        _test.names_device = _test.names_device or is_device
+        _test.names_device = _test.names_device or asked.names_device
         _test.has_setting = _test.has_setting or asked.is_setting
         made(result, asked.placement, asked.pinned)
         known = _of(result)
@@ -515,6 +530,7 @@ def note_made(asked: FactoryCall, args: Any, kwargs: Any, result: torch.Tensor) 
 
 def note_moved(asked: FactoryCall, args: Any, result: torch.Tensor) -> None:
     """Notes that memory without a device was sent to one, where on a CPU it stays what it is."""
+    _test.names_device = _test.names_device or asked.names_device
     _test.has_setting = _test.has_setting or asked.is_setting
     is_sent = asked.is_setting or asked.placement is Placement.DEVICE
     known = _known.get(_key(result)) if is_sent else None
