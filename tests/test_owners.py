@@ -690,6 +690,57 @@ def test_a_pool_that_gives_the_sink_away_is_a_fault(
     assert (violation.code, violation.rows, violation.owner) == ("FR106", (row,), "a")
 
 
+SLOTS = """
+    class Slots:
+        def __init__(self):
+            self.free_slots = [3, 2, 1]
+
+        def alloc(self, count):
+            return [self.free_slots.pop() for _ in range(count)]
+
+        def free(self, rows):
+            self.free_slots.extend(rows)
+    """
+OF_SLOTS = """
+    [[owners]]
+    functions = ["MODULE:Slots.alloc"]
+    does = "hands out"
+    rows = "return"
+
+    [[owners]]
+    functions = ["MODULE:Slots.free"]
+    does = "takes back"
+    rows = "rows"
+    """
+
+
+@pytest.mark.parametrize(
+    ("freed", "count", "expected"),
+    [
+        ([3, -1], 2, [("FR106", (-1,))]),
+        ([3], 2, []),
+        ([3, -1], 1, []),  # alone it may say that there is no row
+    ],
+)
+def test_a_number_of_no_row_that_was_freed_is_not_handed_out_beside_rows(
+    bench: Bench,  # noqa: F811
+    freed: list[int],
+    count: int,
+    expected: list[Any],
+) -> None:
+    engine, watch = bench.engine(CONTRACT + OF_SLOTS, ENGINE + SLOTS)
+    slots = engine.Slots()
+    slots.alloc(1)
+    slots.alloc(2)
+    slots.free([2])
+    slots.free(freed)
+    assert codes(watch) == []
+    slots.alloc(count)
+    found = watch.drain()
+    assert [(one.code, one.rows) for one in found] == expected
+    assert all("-1 is the number of no row: it was freed at" in one.notes[0] for one in found)
+
+
 def test_row_0_is_no_sink_any_more_where_nobody_says_so_and_it_is_given_away(
     bench: Bench,  # noqa: F811
 ) -> None:

@@ -94,19 +94,22 @@ PAGES = {
     "FR106": CheckPage(
         means=(
             "A row of `sink_rows` was allocated to a request. Padded batch entries point there: "
-            "each padded replay reads and writes what is now a request's row."
+            "each padded replay reads and writes what is now a request's row. Or a negative "
+            "number, a placeholder for no row, was freed like a row and has now been allocated: "
+            "it indexes the last row, which is another request's."
         ),
         how=(
             "What the functions of `[[owners]]` allocate is checked against the `sink_rows` of "
-            "the relays that share the pool."
+            "the relays that share the pool, and against the negative numbers that they freed."
         ),
-        unseen="A pool whose relays have not been created yet. Without `sink_rows`, row 0 is taken "
+        unseen="A negative number that is allocated by itself, which may mean that there is no "
+        "row. A pool whose relays have not been created yet. Without `sink_rows`, row 0 is taken "
         "for the sink until it is allocated, and from then on for a request's row.",
         fix=(
             "Leave the sink out of the pool's free rows: `range(1, size + 1)`. If the engine "
-            "has no sink, set `sink_rows = []`."
+            "has no sink, set `sink_rows = []`. Free only what is a row: `ids[ids >= 0]`."
         ),
-        seen_in=("sgl-project/sglang#25862",),
+        seen_in=("sgl-project/sglang#25862", "sgl-project/sglang#40044"),
     ),
     "FR107": CheckPage(
         means=(

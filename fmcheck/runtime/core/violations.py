@@ -148,7 +148,9 @@ class Misgiven(NamedTuple):
     since: int | None
 
 
+_NO_ROW = -1
 _BEFORE = {
+    _NO_ROW: "{row} is the number of no row: it was freed at {where}, as if it were one",
     verdicts.STILL_HELD: "row {row} was allocated to {who} at {where} and not freed since",
     verdicts.FREED_TWICE: (
         "row {row}, last held by {who}, was freed at {where} and has no owner since"
@@ -165,11 +167,12 @@ def of_owners(tally: Tally, whose: str, verb: str, faults: Sequence[Misgiven], m
         if tally.seen_again((code, whose, site)):
             continue
         notes: list[str] = []
-        if check in _BEFORE and first.since is not None:
+        about = _NO_ROW if first.row < 0 else check
+        if about in _BEFORE and first.since is not None:
             at = tally.sites[tally.moments.site(first.since)]
             where = at.short
             who = first.before or "an owner without a name"
-            notes = [_BEFORE[check].format(row=first.row, who=who, where=where)]
+            notes = [_BEFORE[about].format(row=first.row, who=who, where=where)]
         rows = tuple(dict.fromkeys(fault.row for fault in found))
         tally.report(
             Violation(

@@ -46,6 +46,8 @@ class Owners:
         self._left_in: npt.NDArray[np.int64] = np.zeros(0, np.int64)
         # Rows that an earlier test has left behind: its engine may be gone.
         self._left_behind: set[int] = set()
+        #: Negative numbers, which stand for no row, that were given back, each with the moment.
+        self._placeholders: dict[int, int] = {}
         self.sinks: set[int] = set()
         self.declared_sinks: set[int] = set()
         self.followers: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -53,6 +55,7 @@ class Owners:
     def begin_test(self) -> None:
         """Holds nothing against whoever comes upon what an earlier test has left behind."""
         self._left_behind = set(np.flatnonzero(self._out).tolist())
+        self._placeholders.clear()
 
     def hand_out(
         self,
@@ -137,6 +140,19 @@ class Owners:
         self._out[[*held]] = False
         self._notify("spare", [*held])
         return faults
+
+    def take_back_placeholders(self, numbers: Iterable[int], moment: int) -> None:
+        """Notes numbers of no row that were given back beside rows, or as if they were some."""
+        self._placeholders.update(dict.fromkeys(numbers, moment))
+
+    def placeholders(self, numbers: Iterable[int]) -> list[Misgiven]:
+        """Returns what is wrong with numbers of no row that are handed out beside rows.
+
+        Nothing, unless somebody gave them back: the pool has them among its free rows.
+        """
+        known = self._placeholders
+        found = [one for one in numbers if one in known]
+        return [Misgiven(verdicts.SINK, one, "", "", known[one]) for one in found]
 
     def _allocation(self, row: int) -> Allocation:
         if self._out[row]:

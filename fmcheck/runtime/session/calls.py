@@ -154,10 +154,15 @@ class OwnerPatch(CallPatch):
         what = err if isinstance(err, LookupError) else repr(err)
         self._problem(f"`{reference}`: the rows or owners of a call could not be read: {what}")
 
-    def _handed(self, names: dict[str, Any], result: Any) -> tuple[Owners, list[int], list[str]]:
-        """Returns the rows and who has them, "" where there is neither a name a row nor one."""
+    def _handed(
+        self, names: dict[str, Any], result: Any
+    ) -> tuple[Owners, list[int], list[str], list[int]]:
+        """Returns the rows and who has them, "" where there is neither a name a row nor one.
+
+        The last are numbers of no row beside them; one alone may say that there is none to give.
+        """
         given = {**names, paths.RETURN: result}
-        rows = self._rows(given)
+        rows, placeholders = self._rows(given)
         who = [str(one) for one in paths.follow(self.part.owner, given)] if self.part.owner else []
         if len(who) != len(rows):
             who = who * len(rows) if len(who) == 1 else [""] * len(rows)
@@ -168,7 +173,8 @@ class OwnerPatch(CallPatch):
                 "`pool`, here and in `[[relay]]`, which of them a relay's rows come from"
             )
         named = [one for one in zip(rows, who, strict=True) if one[0] not in shared]
-        return self._owners(given), [row for row, _ in named], [name for _, name in named]
+        beside = placeholders if len(rows) + len(placeholders) > 1 else []
+        return self._owners(given), [row for row, _ in named], [name for _, name in named], beside
 
     def _is_pool(self, names: dict[str, Any]) -> bool:
         """Tells whether the object of a call may be one of several pools that nothing tells apart.
@@ -178,7 +184,9 @@ class OwnerPatch(CallPatch):
         of_itself = [path for path in (self.part.rows, self.part.owner) if path.startswith("self")]
         return "self" in names and not self.part.pool and not of_itself
 
-    def _hand_out(self, whose: str, owners: Owners, rows: list[int], who: list[str]) -> None:
+    def _hand_out(
+        self, whose: str, owners: Owners, rows: list[int], who: list[str], placeholders: list[int]
+    ) -> None:
         from fmcheck.runtime.core import verdicts, violations
 
         owners.drained = self.part.drained
@@ -186,16 +194,18 @@ class OwnerPatch(CallPatch):
         faults = owners.hand_out(rows, who, self.part.renews, moment)
         if not self._is_taken_back:
             faults = [one for one in faults if one.check != verdicts.STILL_HELD]
+        faults += owners.placeholders(placeholders)
         violations.of_owners(self.tally, whose, "hand-out", faults, moment)
 
     def _leaving(
         self, names: dict[str, Any]
-    ) -> tuple[Owners, list[int], dict[int, tuple[Allocation, int]]]:
+    ) -> tuple[Owners, list[int], dict[int, tuple[Allocation, int]], list[int]]:
         owners = self._owners(names)
-        rows = owners.out() if self.part.rows == EVERY_ROW else self._rows(names)
+        is_every = self.part.rows == EVERY_ROW
+        rows, placeholders = (owners.out(), []) if is_every else self._rows(names)
         shared = self.pools.take(rows, names["self"] if self._is_pool(names) else None)
         rows = [row for row in rows if row not in shared]
-        return owners, rows, owners.allocations(rows)
+        return owners, rows, owners.allocations(rows), placeholders
 
     def _take_back(
         self,
@@ -203,10 +213,12 @@ class OwnerPatch(CallPatch):
         owners: Owners,
         rows: list[int],
         before: dict[int, tuple[Allocation, int]],
+        placeholders: list[int],
     ) -> None:
         from fmcheck.runtime.core import violations
 
         moment = self._moment()
+        owners.take_back_placeholders(placeholders, moment)
         faults: list[Misgiven] = owners.take_back(rows, before, moment, self.tally.moments.step)
         if not self.part.idempotent:
             violations.of_owners(self.tally, whose, "take-back", faults, moment)
@@ -214,10 +226,10 @@ class OwnerPatch(CallPatch):
     def _moment(self) -> int:
         return self.tally.moments.now(self.tally.sites.here(), "cpu")
 
-    def _rows(self, names: dict[str, Any]) -> list[int]:
-        """Returns the rows of a call; a negative number stands for none."""
+    def _rows(self, names: dict[str, Any]) -> tuple[list[int], list[int]]:
+        """Returns the rows of a call, and the negative numbers among them, which stand for none."""
         rows = paths.as_rows(paths.follow(self.part.rows, names))
-        return rows[rows >= 0].tolist()  # type: ignore[no-any-return]
+        return rows[rows >= 0].tolist(), rows[rows < 0].tolist()
 
     @functools.cached_property
     def _is_taken_back(self) -> bool:
