@@ -312,6 +312,56 @@ def test_a_device_that_was_given_as_a_string_may_be_the_host_s(watch: Watch) -> 
     assert placements.placement_of(torch.zeros(4)) is Placement.HOST
 
 
+def test_the_device_of_a_host_tensor_is_the_host(watch: Watch) -> None:
+    streams()
+    host, there = torch.zeros(4), torch.zeros(4, device=DEVICE)
+    beside = torch.zeros(4, device=host.device), torch.zeros(4, device=there.device)
+    found = [placements.placement_of(one) for one in beside]
+    assert found == [Placement.HOST, Placement.DEVICE]
+    of = host.device
+    assert placements.placement_of(torch.zeros(4, device=of)) is Placement.HOST
+    for _ in range(factories._KNOWN_DEVICES):
+        assert there.device
+    assert placements.placement_of(torch.zeros(4, device=of)) is Placement.DEVICE
+
+
+def test_a_copy_to_where_the_host_s_tensor_is_goes_to_the_host(watch: Watch) -> None:
+    one, _ = streams()
+    with torch.cpu.stream(one):
+        host, there = torch.zeros(4), torch.zeros(4, device=DEVICE)
+        for other, expected in ((there, []), (host, ["FR404"])):
+            sent = (there + 1).to(other.device, non_blocking=True)
+            sent.tolist()
+            assert codes(watch) == expected
+            one.synchronize()
+
+
+def test_the_device_of_a_tensor_names_none(watch: Watch) -> None:
+    streams()
+    given = torch.zeros(4)  # as a test may make its inputs, and mean the device
+    torch.zeros(4, device=given.device)
+    assert not placements.is_sure(given)
+    given.to(DEVICE, copy=True)
+    assert placements.is_sure(given)
+
+
+@pytest.mark.parametrize("setting", [DEVICE, str(DEVICE)])
+@pytest.mark.parametrize("how", ["created", "moved"])
+def test_memory_without_a_device_is_the_host_s_where_others_have_a_setting(
+    watch: Watch, setting: Any, how: str
+) -> None:
+    streams()
+    bare, sent = torch.zeros(4), torch.zeros(4)
+    assert not placements.is_sure(bare)
+    if how == "created":
+        torch.zeros(4, device=setting)
+    else:
+        sent.to(setting)
+    assert placements.is_sure(bare)
+    assert placements.is_sure(sent) == (how == "created")  # as it is, it is the device's too
+    assert placements.surely_host_s(bare) == (setting is DEVICE)
+
+
 STRINGS = """
     [engine]
     name = "toy"

@@ -333,7 +333,10 @@ def _check_streams(streams: Streams, where: str) -> None:
     for key, names in named.items():
         for name in names:
             if not name.isidentifier():
-                raise UsageError(where, f"key `streams.{key}`: expected a name, got `{name}`")
+                last = re.split(r"[.:]", name)[-1]
+                meant = f"; did you mean `{last}`?" if last.isidentifier() else ""
+                got = f"expected a name, got `{name}`{meant}"
+                raise UsageError(where, f"key `streams.{key}`: {got}")
 
 
 def _check_releases(text: str, where: str, key: str) -> None:

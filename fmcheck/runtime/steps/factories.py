@@ -130,7 +130,7 @@ class FactoryMode(TorchFunctionMode):
         name = getattr(func, "__name__", "")
         if name not in _LISTENED:
             result = func(*args, **kwargs) if kwargs else func(*args)
-            if name == "__get__" and func.__self__ is _DEVICE_OF:
+            if name == "__get__" and getattr(func, "__self__", None) is _DEVICE_OF:
                 _here.devices.append((result, weakref.ref(args[0])))
             return result
         kwargs = kwargs or {}
