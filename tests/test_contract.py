@@ -270,7 +270,15 @@ BAD = {
     ),
     "stream join by a dotted name": (
         HEAD + '[streams]\njoins = [["self.a", "self.b"]]\n',
-        "key `streams.joins`: expected a name, got `self.a`",
+        "key `streams.joins`: expected a name, got `self.a`; did you mean `a`?",
+    ),
+    "function that orders streams with its module": (
+        HEAD + '[streams]\nordered_by = ["mine:Loop.wait"]\n',
+        "key `streams.ordered_by`: expected a name, got `mine:Loop.wait`; did you mean `wait`?",
+    ),
+    "function that orders streams with its arguments": (
+        HEAD + '[streams]\nordered_by = ["wait()"]\n',
+        "key `streams.ordered_by`: expected a name, got `wait()`",
     ),
     "guard that covers nothing": (
         HEAD + '[[streams.guard]]\nname = "input_prep"\ncovers = []\n',

@@ -22,6 +22,7 @@ from fmcheck.errors import UsageError
 from fmcheck.runtime.session.probes import PROBES, ProbeTarget, tried
 from fmcheck.runtime.session.watch import Watch
 from fmcheck.runtime.steps import placements
+from fmcheck.runtime.steps.budgets import mode_of_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -231,6 +232,57 @@ def test_outside_of_a_step_the_host_may_wait(watch: Watch) -> None:
     loop.seq_lens.max().item()
     loop.seq_lens.tolist()
     assert found(watch) == []
+
+
+class Late:
+    """An engine whose relay buffer is bound in a step, and is the first of its device."""
+
+    def step(self) -> None:
+        self.replay()
+        _ = self.relay.max().item()
+
+    def replay(self) -> None:
+        self.relay = torch.zeros(4, dtype=torch.int64, device=DEVICE)
+
+
+LATE = f"""
+    [engine]
+    name = "late"
+
+    [[relay]]
+    class = "{__name__}:Late"
+
+    [[relay.buffer]]
+    name = "relay"
+
+    [launches]
+    fused = ["{__name__}:Late.replay"]
+
+    [[launches.budget]]
+    functions = ["{__name__}:Late.step"]
+    syncs = 0
+    launches = 9
+"""
+
+
+@pytest.mark.parametrize("options", [{}, {"streams": "tracked"}, {"uninitialized": True}])
+@pytest.mark.parametrize("is_beside_a_stream", [False, True])
+def test_a_buffer_that_is_bound_in_a_step_has_its_detectors_tried_apart_from_that(
+    options: dict[str, Any], is_beside_a_stream: bool
+) -> None:
+    watch = Watch([parse_contract(LATE, "late.toml")], **options)
+    watch.start()
+    try:
+        side = torch.cpu.Stream() if is_beside_a_stream else torch.cpu.current_stream()
+        with torch.cpu.stream(side):
+            Late().step()
+        assert list(watch.dead) == []
+        (violation,) = found(watch)
+        assert (violation.code, violation.buffer) == ("FR501", "Late.step")
+        assert (violation.access.verb, violation.count) == ("item", 1)
+        assert mode_of_thread() is None
+    finally:
+        watch.stop()
 
 
 def test_another_thread_s_syncs_are_not_the_step_s(watch: Watch) -> None:
