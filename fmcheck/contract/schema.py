@@ -463,14 +463,14 @@ class Lend(_Part, frozen=True, kw_only=True):
 class Streams(_Part, frozen=True, kw_only=True):
     """What orders streams out of the sight of a single function.
 
-    `ordered_by` are functions that order streams for their caller; `joins` are pairs of long-lived
-    streams, by the last part of their names, each of which has to wait for the other before it
-    reuses memory. `uploads` are methods of a buffer that start an asynchronous copy from its host
-    half. `fills_pinned` are the methods, by name or glob, that fill reused pinned buffers in every
-    step. `consumed_once` are the attributes that hold events which each step waits for again: a
-    record that one step has waited for is of no use to the next. `gated` says which fence between a
-    read and a later write the engine makes on some platforms alone: on a CPU such a race is
-    reported and fails nothing.
+    `ordered_by` are names of functions that order streams for their caller; `joins` are pairs of
+    long-lived streams, by the last part of their names, each of which has to wait for the other
+    before it reuses memory. `uploads` are methods of a buffer that start an asynchronous copy from
+    its host half. `fills_pinned` are the methods, by name or glob, that fill reused pinned buffers
+    in every step. `consumed_once` are the attributes that hold events which each step waits for
+    again: a record that one step has waited for is of no use to the next. `gated` says which fence
+    between a read and a later write the engine makes on some platforms alone: on a CPU such a race
+    is reported and fails nothing.
     """
 
     ordered_by: tuple[str, ...] = ()
