@@ -336,6 +336,17 @@ def test_a_copy_to_where_the_host_s_tensor_is_goes_to_the_host(watch: Watch) -> 
             one.synchronize()
 
 
+def test_a_copy_from_the_host_to_where_the_host_s_tensor_is_stays_there(watch: Watch) -> None:
+    one, _ = streams()
+    with torch.cpu.stream(one):
+        torch.zeros(1, device=DEVICE)
+        host, other = torch.zeros(4), torch.zeros(4)
+        copies = host.to(other.device, copy=True), host.to(other, copy=True)
+        sent = host.to(torch.zeros(1, device=DEVICE), copy=True)
+    found = [placements.placement_of(made) for made in (*copies, sent)]
+    assert found == [Placement.HOST, Placement.HOST, Placement.DEVICE]
+
+
 def test_the_device_of_a_tensor_names_none(watch: Watch) -> None:
     streams()
     given = torch.zeros(4)  # as a test may make its inputs, and mean the device

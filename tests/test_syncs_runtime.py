@@ -283,6 +283,7 @@ def test_a_buffer_that_is_bound_in_a_step_has_its_detectors_tried_apart_from_tha
         assert mode_of_thread() is None
     finally:
         watch.stop()
+    assert (dispatch_modes_on(), function_modes_on()) == (0, 0)
 
 
 def test_another_thread_s_syncs_are_not_the_step_s(watch: Watch) -> None:

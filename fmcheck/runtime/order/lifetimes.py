@@ -307,7 +307,8 @@ class Lifetimes:
         source, asked = self._placement(call.args[0]), factories.asked()
         if source is Placement.HOST or self.blocks.of(call.args[0]).on_host:
             source = Placement.HOST
-            target = Placement.HOST if asked and asked.is_literal else Placement.DEVICE
+            stays = asked is not None and asked.names_side and asked.goes_to_host
+            target = Placement.HOST if stays else Placement.DEVICE
         elif asked is None or (asked.goes_to_host and source is not Placement.DEVICE):
             return
         else:

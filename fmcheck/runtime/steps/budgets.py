@@ -121,6 +121,8 @@ class BudgetCounter:
 
     def sync(self, verb: str) -> None:
         """The host waits: once too often, perhaps, for the innermost function with a budget."""
+        if _thread.ledger is not self:
+            return
         counting = [one for one in _thread.windows if one.budget.syncs is not None]
         declared = [one for one in counting if one.declared]
         for window in (declared or counting)[-1:]:
@@ -132,7 +134,7 @@ class BudgetCounter:
 
     def launch(self, what: object) -> None:
         """The device is given work; all of a fused function is one launch."""
-        if _thread.fused:
+        if _thread.fused or _thread.ledger is not self:
             return
         launched = (self.tally.sites.here(), str(what))
         for window in _thread.windows:
@@ -324,16 +326,18 @@ def host_synchronized() -> None:
 @contextlib.contextmanager
 def apart() -> Iterator[None]:
     """Leaves the steps that this thread is in for a while: what runs then is no part of them."""
+    if not _thread.windows:
+        yield
+        return
+    from fmcheck.runtime.steps import step_syncs
+
     inside = dict(vars(_thread))
-    if _thread.mode is not None:
-        _thread.mode.end()
     _thread.windows, _thread.fused, _thread.mode, _thread.ledger = [], 0, None, None
     try:
-        yield
+        with step_syncs.apart():
+            yield
     finally:
         vars(_thread).update(inside)
-        if _thread.mode is not None:
-            _thread.mode.begin()
 
 
 def mode_of_thread() -> StepMode | None:

@@ -6,6 +6,7 @@ One mode of torch's functions for all who listen in a thread notes it in `placem
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
 import threading
@@ -38,7 +39,7 @@ from fmcheck.runtime.steps.placements import (
 from fmcheck.runtime.steps.torch_modes import left_alone, lifted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from types import CodeType, FrameType
 
     from fmcheck.runtime.core.patches import Undo
@@ -175,6 +176,16 @@ def listen(tally: Tally, made: moves.Moves | None = None) -> FactoryMode:
     mode._listeners += 1
     mode.moves = made or mode.moves
     return mode
+
+
+@contextlib.contextmanager
+def apart() -> Iterator[None]:
+    """Has listeners that come now hear by a mode of their own: the one that is on may be lifted."""
+    outer, _here.factories = _here.factories, None
+    try:
+        yield
+    finally:
+        _here.factories = outer
 
 
 def hear_backward(after: Callable[[], None]) -> Undo:

@@ -47,9 +47,8 @@ class FactoryCall:
     `by_default` tells that there is such a one, and that it was taken. It `is_literal` where the
     call itself spells the host's name: an engine's own setting comes from elsewhere. It
     `is_of_tensor` where the caller asked a tensor for its device; a tensor that is the host's
-    beyond doubt stands for that itself. A move
-    `is_async` where the host does not wait for it; `copies` is its argument of that name, None
-    where none was given.
+    beyond doubt stands for that itself. A move `is_async` where the host does not wait for it;
+    `copies` is its argument of that name, None where none was given.
     """
 
     name: str
@@ -76,6 +75,11 @@ class FactoryCall:
     def is_setting(self) -> bool:
         """Tells whether the caller gave a string that it has from elsewhere."""
         return isinstance(self.device, str) and not (self.is_literal or self.pinned)
+
+    @property
+    def names_side(self) -> bool:
+        """Tells whether the call says which side it means: by the host's name, or by a tensor."""
+        return self.name == "cpu" or self.is_literal or isinstance(self.device, torch.Tensor)
 
     @property
     def names_device(self) -> bool:
@@ -420,8 +424,7 @@ class Placements:
             return Placement.EITHER
         if not call.goes_to_host:
             return Placement.DEVICE
-        is_host = call.name == "cpu" or call.is_literal or isinstance(call.device, torch.Tensor)
-        is_host = is_host or not self.device_is_string
+        is_host = call.names_side or not self.device_is_string
         return Placement.HOST if is_host else Placement.EITHER
 
     def of(

@@ -6,6 +6,7 @@ without an operation (`tolist`, `cpu`, `to`) is seen by methods in place of the 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import sys
@@ -30,7 +31,7 @@ from fmcheck.runtime.steps.torch_modes import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from fmcheck.runtime.core.patches import Undo
     from fmcheck.runtime.core.site import Sites
@@ -102,6 +103,17 @@ def carrier() -> Carrier | None:
 def carry(mode: Carrier | None) -> None:
     """Lets a mode of this thread carry the steps that begin from now on."""
     _carried.carrier = mode
+
+
+@contextlib.contextmanager
+def apart() -> Iterator[None]:
+    """Has steps that begin now see and hear for themselves, in a thread that is in one."""
+    outer, _carried.carrier = _carried.carrier, None
+    try:
+        with factories.apart():
+            yield
+    finally:
+        _carried.carrier = outer
 
 
 class StepMode(OperatorMode):
