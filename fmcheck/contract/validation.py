@@ -277,9 +277,9 @@ def _check_fill(fill: Fill, where: str, key: str) -> None:
     if not fill.methods:
         raise UsageError(where, f"key `{key}.methods`: expected at least one method, got none")
     if len(fill.axis) != 1 and not fill.slot_axis:
-        raise UsageError(
-            where, f"key `{key}.axis`: expected one axis without `slot_axis`, got {len(fill.axis)}"
-        )
+        several = f"got {len(fill.axis)}: give each a fill of its own, with its inputs in `only`"
+        got = several if fill.axis else "got none"
+        raise UsageError(where, f"key `{key}.axis`: expected one axis without `slot_axis`, {got}")
     for name, methods in (("settled_by", fill.settled_by), ("captured_by", fill.captured_by)):
         for method in methods:
             if ":" in method:
