@@ -387,7 +387,11 @@ def test_fills_and_replays_are_read() -> None:
         ("toy:Runner", "Runner", "expected `module:Class`, got `Runner`"),
         ("toy:replay", "replay", "expected `module:function`, got `replay`"),
         ('methods = ["run"]', "methods = []", "expected at least one method, got none"),
-        ("axis.rows = ", "axis.x = {raw='a',padded='b',capacity='c'}\naxis.rows = ", "got 2: give each a fill of its own"),
+        (
+            "axis.rows = ",
+            "axis.x = {raw='a',padded='b',capacity='c'}\naxis.rows = ",
+            "got 2: give each a fill of its own",
+        ),
         ('"run"]', '"run"]\nreleases = "new"', "expected a version range like"),
         (
             '"run"]',
