@@ -7,6 +7,7 @@ import ctypes
 import dataclasses
 import sys
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -136,7 +137,8 @@ class Runner:
             tail_of(name, held[name], batch.size, batch.padded)[...] = value
         for name, tensor in held.items():
             if name not in batch.skipped:
-                tail_of(name, tensor, 0, batch.size)[...] = 1 if name != "rows" else 4
+                head, real = tail_of(name, tensor, 0, batch.size), 1 if name != "rows" else 4
+                head[...] = real  # the last write
         batch.also(self)
         if batch.replayed:
             self.size = batch.padded
@@ -220,7 +222,14 @@ def test_a_tail_that_is_not_reset_is_reported(watch: Watch, name: str) -> None:
     assert violation.access.verb == "fill"
     assert violation.access.site.function == "Runner.run"
     assert violation.access.site.path == __file__
+    assert violation.last_write is not None
+    assert violation.last_write.site.line == line_of("# the last write")
     assert "nothing wrote the tail" in violation.notes[0]
+
+
+def line_of(mark: str) -> int:
+    lines = Path(__file__).read_text(encoding="utf-8").splitlines()
+    return next(number for number, line in enumerate(lines, 1) if line.endswith(mark))
 
 
 @pytest.mark.parametrize("name", RIGHT)
@@ -821,6 +830,19 @@ def test_a_fill_that_reads_a_head_has_not_written_it(heads: Watch) -> None:
     Runner().run(Step(skipped=("ids",), also=lambda runner: runner.inputs["ids"].sum()))
     assert of_heads(heads) == {("FR203", "Runner.ids", (0, 1), ("5", "5"))}
     assert not [what for what, _ in heads.tally.untracked if what == "heads"]
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_what_a_fill_leaves_out_was_written_by_an_earlier_one(heads: Watch, is_first: bool) -> None:
+    runner = Runner()
+    if not is_first:
+        runner.run(Step())
+    runner.run(Step(skipped=("ids",)))
+    (violation,) = [one for one in heads.drain() if one.buffer == "Runner.ids"]
+    last = violation.last_write
+    assert (None if last is None else last.site.line) == (
+        None if is_first else line_of("# the last write")
+    )
 
 
 def test_a_row_that_a_fill_leaves_out_is_reported(heads: Watch) -> None:

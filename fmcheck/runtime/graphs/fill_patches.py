@@ -96,13 +96,15 @@ class FillPatch:
     `records` are finds that lie on a device, and what they are about. `met` are the names of the
     inputs that there were, `settled` and `unsettled` how many calls were judged by a method of
     `settled_by`, and how many returned before one was called; `pending` is the last of those.
-    `reached` are the paths that led somewhere, `lacking` has a sentence for each that did not.
+    `written` has the line that wrote each input last. `reached` are the paths that led somewhere,
+    `lacking` has a sentence for each that did not.
     """
 
     contract: Contract
     fill: Fill
     tally: Tally
     records: dict[tuple[str, str, Any, Site], tuple[Any, Input]] = field(default_factory=dict)
+    written: dict[tuple[str, str], int] = field(default_factory=dict)
     met: set[str] = field(default_factory=set)
     settled: int = 0
     unsettled: int = 0
@@ -352,6 +354,8 @@ class FillPatch:
 
     def report(self, owner: str, what: Input, found: Found, site: Site) -> None:
         """Reports entries that hold what they must not."""
+        line = self.written.get((owner, what.name))
+        last = None if line is None else Access("write", self.tally.sites[line])
         with self.tally.lock:
             self.tally.report(
                 Violation(
@@ -362,6 +366,7 @@ class FillPatch:
                     row_count=found.count,
                     values=found.values,
                     access=Access("fill", site),
+                    last_write=last,
                     test=self.tally.test,
                     device=str(what.tensor.device),
                     pid=os.getpid(),

@@ -129,6 +129,8 @@ class Declared(Protocol):
     expectations: Expectations
     captures: Captures
     records: dict[tuple[str, str, Any, Site], tuple[Any, Input]]
+    #: By the class that fills and the name of an input, the number of the line that wrote it last.
+    written: dict[tuple[str, str], int]
     met: set[str]
     reached: set[str]
 
@@ -200,6 +202,8 @@ class OpenFill:
         self._followed = [one for one in self._followed if one.trace.is_in_place]
         for one in self._followed:
             one.tail.seal(one.trace)
+            if one.trace.last:
+                self.fill_patch.written[self.owner, one.name] = one.trace.last
             if one.trace.error is not None:
                 broke(self.fill_patch.tally, "FR201", one.trace.error)
 
@@ -329,7 +333,8 @@ class OpenFill:
         source = plain(brought) if isinstance(brought, torch.Tensor) else None
         if source is not None and _reaches(source, tensor, dim, start):
             source = None  # the fill may have gone over it since
-        tail, trace = self._tail(name, tensor, dim, start, expectation), Trace(tensor)
+        tail = self._tail(name, tensor, dim, start, expectation)
+        trace = Trace(tensor, self.fill_patch.tally.sites)
         self._followed.append(
             _Followed(
                 name, tensor, expectation, axis, raw, real, per_row, tail, trace, source, slot

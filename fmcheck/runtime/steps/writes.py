@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from fmcheck.runtime.core.site import Sites
     from fmcheck.runtime.steps.operators import Operator, Place
 
 #: As it was before anybody wrapped it.
@@ -131,9 +132,12 @@ class Trace:
     """What is known of the writes to one tensor.
 
     `why` says what may have written out of sight, `error` is what failed of our own code meanwhile.
+    `last` is the number of the line that wrote it last, 0 if none of `sites` did.
     """
 
     tensor: torch.Tensor
+    sites: Sites | None = None
+    last: int = 0
     why: str = ""
     error: Exception | None = None
     _extent: MemoryRegion = field(init=False)
@@ -159,6 +163,7 @@ class Trace:
         """An operator wrote a region through a tensor of this version."""
         if 0 not in region.shape:
             self._written.append(region)
+            self.last = self.sites.here() if self.sites is not None else 0
         # A tensor that shares the count of writes has the same count.
         self._counted += version is not None and version == version_of(self.tensor)
 
