@@ -373,6 +373,15 @@ def test_memory_without_a_device_is_the_host_s_where_others_have_a_setting(
     assert placements.surely_host_s(bare) == (setting is DEVICE)
 
 
+def test_what_was_done_to_memory_ends_where_a_setting_sends_it(watch: Watch) -> None:
+    one, two = streams()
+    with torch.cpu.stream(one):
+        indices = torch.arange(6) + 1  # nobody has said by now whose it is
+    with torch.cpu.stream(two):
+        _ = indices.to(str(DEVICE)) + 1
+    assert codes(watch) == []
+
+
 STRINGS = """
     [engine]
     name = "toy"

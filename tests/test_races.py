@@ -114,6 +114,17 @@ def test_what_the_host_has_copied_is_read_whenever(relay: Relay, how: str) -> No
     assert [race.code for race in relay.found() if race.code != "FR103"] == expected
 
 
+@pytest.mark.parametrize("is_async", [False, True])
+def test_the_host_waits_for_rows_that_it_copies(relay: Relay, is_async: bool) -> None:
+    with torch.cpu.stream(relay.forward):
+        torch.zeros(1, device=HOST)
+        relay.buf[rows(1)] = 5
+        relay.buf[1:2].to("cpu", non_blocking=is_async)
+    with torch.cpu.stream(relay.schedule):
+        _ = relay.buf[rows(1)]
+    assert [race.code for race in relay.found()] == ["FR401"] * is_async
+
+
 def test_its_fenced_twin_is_silent(relay: Relay) -> None:
     with torch.cpu.stream(relay.forward):
         relay.buf[rows(1, 2)] = 5

@@ -197,7 +197,11 @@ PAGES = {
         "and only a wrong value is reported.",
         fix="Reset the tail before the copy: `buffer[raw:padded].zero_()`, or the padding policy "
         "of the slot. Padded rows point at the sink row.",
-        seen_in=("sgl-project/sglang#26292", "sgl-project/sglang#24401"),
+        seen_in=(
+            "sgl-project/sglang#26292",
+            "sgl-project/sglang#24401",
+            "sgl-project/sglang#24743",
+        ),
     ),
     "FR202": CheckPage(
         means=(
