@@ -373,6 +373,17 @@ def test_memory_without_a_device_is_the_host_s_where_others_have_a_setting(
     assert placements.surely_host_s(bare) == (setting is DEVICE)
 
 
+def test_what_a_setting_sends_from_the_host_is_a_copy_of_its_own(watch: Watch) -> None:
+    streams()
+    torch.zeros(1, device=str(DEVICE))
+    host = torch.zeros(4)
+    sent = host.to(str(DEVICE), non_blocking=True)
+    assert sent.data_ptr() != host.data_ptr()
+    assert placements.placement_of(sent) is Placement.DEVICE
+    waited = host.to(str(DEVICE))
+    assert waited is host
+
+
 def test_what_was_done_to_memory_ends_where_a_setting_sends_it(watch: Watch) -> None:
     one, two = streams()
     with torch.cpu.stream(one):
