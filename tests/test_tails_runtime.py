@@ -832,17 +832,16 @@ def test_a_fill_that_reads_a_head_has_not_written_it(heads: Watch) -> None:
     assert not [what for what, _ in heads.tally.untracked if what == "heads"]
 
 
-@pytest.mark.parametrize("is_first", [True, False])
-def test_what_a_fill_leaves_out_was_written_by_an_earlier_one(heads: Watch, is_first: bool) -> None:
-    runner = Runner()
-    if not is_first:
-        runner.run(Step())
+@pytest.mark.parametrize("by", ["nobody", "itself", "another"])
+def test_what_a_fill_leaves_out_was_written_by_an_earlier_one(heads: Watch, by: str) -> None:
+    runner, other = Runner(), Runner()
+    if by != "nobody":
+        (runner if by == "itself" else other).run(Step())
     runner.run(Step(skipped=("ids",)))
     (violation,) = [one for one in heads.drain() if one.buffer == "Runner.ids"]
     last = violation.last_write
-    assert (None if last is None else last.site.line) == (
-        None if is_first else line_of("# the last write")
-    )
+    expected = line_of("# the last write") if by == "itself" else None
+    assert (None if last is None else last.site.line) == expected
 
 
 def test_a_row_that_a_fill_leaves_out_is_reported(heads: Watch) -> None:

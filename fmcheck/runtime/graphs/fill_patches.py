@@ -104,7 +104,7 @@ class FillPatch:
     fill: Fill
     tally: Tally
     records: dict[tuple[str, str, Any, Site], tuple[Any, Input]] = field(default_factory=dict)
-    written: dict[tuple[str, str], int] = field(default_factory=dict)
+    written: dict[tuple[str, int], int] = field(default_factory=dict)
     met: set[str] = field(default_factory=set)
     settled: int = 0
     unsettled: int = 0
@@ -354,7 +354,9 @@ class FillPatch:
 
     def report(self, owner: str, what: Input, found: Found, site: Site) -> None:
         """Reports entries that hold what they must not."""
-        line = self.written.get((owner, what.name))
+        from fmcheck.runtime.steps.writes import address_of
+
+        line = self.written.get((what.name, address_of(what.tensor)))
         last = None if line is None else Access("write", self.tally.sites[line])
         with self.tally.lock:
             self.tally.report(

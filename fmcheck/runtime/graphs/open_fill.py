@@ -26,7 +26,14 @@ from fmcheck.runtime.graphs.tails import (
     can_be_followed,
 )
 from fmcheck.runtime.relay.relay_tensor import plain
-from fmcheck.runtime.steps.writes import UNSEEN, Trace, follow, leave, region_of
+from fmcheck.runtime.steps.writes import (
+    UNSEEN,
+    Trace,
+    address_of,
+    follow,
+    leave,
+    region_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -129,8 +136,8 @@ class Declared(Protocol):
     expectations: Expectations
     captures: Captures
     records: dict[tuple[str, str, Any, Site], tuple[Any, Input]]
-    #: By the class that fills and the name of an input, the number of the line that wrote it last.
-    written: dict[tuple[str, str], int]
+    #: By the name of an input and its address, the number of the line that wrote it last.
+    written: dict[tuple[str, int], int]
     met: set[str]
     reached: set[str]
 
@@ -203,7 +210,7 @@ class OpenFill:
         for one in self._followed:
             one.tail.seal(one.trace)
             if one.trace.last:
-                self.fill_patch.written[self.owner, one.name] = one.trace.last
+                self.fill_patch.written[one.name, address_of(one.tensor)] = one.trace.last
             if one.trace.error is not None:
                 broke(self.fill_patch.tally, "FR201", one.trace.error)
 
@@ -373,8 +380,9 @@ class OpenFill:
             self.fill_patch.records[key] = (TailRecord(bits, what.tensor.dtype), what)
         record: TailRecord
         record, known = self.fill_patch.records[key]
-        if known.expected != what.expected:
-            self.fill_patch.records[key] = (record, of_any_call)
+        # It tells of the last call, whose input is the one that was written last.
+        latest = what if known.expected == what.expected else of_any_call
+        self.fill_patch.records[key] = (record, latest)
         return record
 
     # --- after ---
