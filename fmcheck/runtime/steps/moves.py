@@ -110,16 +110,14 @@ class Moves:
 
     def _crosses(self, tensor: torch.Tensor, call: FactoryCall) -> bool:
         """Tells whether the way to a device is between host and device, for certain."""
-        device, sites = call.device, self.tally.sites
-        placement = self.placements.of(tensor, sites)
-        if isinstance(device, torch.Tensor):
-            goes = self.placements.of(device, sites)
-            return {placement, goes} == {Placement.HOST, Placement.DEVICE}
-        if isinstance(device, torch.device) and not call.is_literal:
-            return placement is Placement.HOST
-        if placement is Placement.HOST:
-            return call.is_setting and self.placements.is_surely_host(tensor, sites)
-        return placement is Placement.DEVICE and self.placements.goes(call) is Placement.HOST
+        known, sites = self.placements, self.tally.sites
+        placement, to = known.of(tensor, sites), call.device
+        goes = known.of(to, sites) if isinstance(to, torch.Tensor) else known.goes(call)
+        if {placement, goes} == {Placement.HOST, Placement.DEVICE}:
+            return True
+        # A setting may name either side: what is surely the host's is not sent to itself.
+        is_of_host = placement is Placement.HOST and known.is_surely_host(tensor, sites)
+        return call.is_setting and is_of_host
 
 
 def _may_be_another(tensor: Any, call: FactoryCall, caller: FrameType | None) -> bool:

@@ -152,6 +152,11 @@ class _Test:
     names_device = False
     has_setting = False
 
+    @property
+    def tells_apart(self) -> bool:
+        """Tells whether the program has a way of its own to name the device."""
+        return self.has_setting or self.names_device
+
 
 _test = _Test()
 
@@ -175,7 +180,7 @@ def placement_of(tensor: torch.Tensor) -> Placement:
 
 def surely_names_host(call: FactoryCall | None) -> bool:
     """Tells whether a move spells the host's name where that means the host, beyond doubt."""
-    return call is not None and call.is_literal and (_test.has_setting or _test.names_device)
+    return call is not None and call.is_literal and _test.tells_apart
 
 
 def is_sure(tensor: torch.Tensor) -> bool:
@@ -187,8 +192,7 @@ def is_sure(tensor: torch.Tensor) -> bool:
     known = _known.get(_key(tensor))
     if known is None:
         return False
-    tells_apart = _test.has_setting or _test.names_device
-    return known.sure or known.named or ((known.bare or known.spelled) and tells_apart)
+    return known.sure or known.named or ((known.bare or known.spelled) and _test.tells_apart)
 
 
 def surely_host_s(tensor: torch.Tensor) -> bool:
@@ -202,9 +206,10 @@ def rests_on_setting(tensor: torch.Tensor) -> bool:
 
     A test may well make its inputs like that, and mean the device.
     """
+    if _test.names_device:
+        return False
     known = _known.get(_key(tensor))
-    is_other = known is None or known.sure or known.named or known.spelled
-    return not (is_other or _test.names_device)
+    return known is not None and not (known.sure or known.named or known.spelled)
 
 
 def is_guess(tensor: torch.Tensor) -> bool:
