@@ -146,6 +146,12 @@ def test_rows_come_in_any_shape(found: list[Any]) -> None:
     assert paths.as_rows(found).tolist() == [3, 4]
 
 
+def test_a_tensor_of_rows_may_be_resized_later() -> None:
+    rows = torch.tensor([3, 4])
+    assert paths.as_rows([rows]).tolist() == [3, 4]
+    assert rows.untyped_storage().resizable()
+
+
 def test_nothing_is_no_row() -> None:
     assert paths.as_rows([]).tolist() == []
 

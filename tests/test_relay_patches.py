@@ -440,6 +440,8 @@ def test_a_kernel_writes_only_the_rows_that_it_does_not_skip(bench: Bench) -> No
     engine.update(rows, fm.tokens_buf, torch.tensor([8, 9, 9]), counts)
     assert fm.tokens_buf[rows[:1]].tolist() == [8]
     assert (codes(watch), watch.coverage().counts.unseen_writes) == ([], 0)
+    assert rows.untyped_storage().resizable()
+    assert counts.untyped_storage().resizable()
     fm.tokens_buf[rows[2:]]
     assert codes(watch) == ["FR101"]
 

@@ -422,6 +422,26 @@ def test_a_buffer_whose_memory_has_moved_is_followed_there() -> None:
     assert [one.code for one in tally.drain()] == ["FR102"]
 
 
+INDICES: dict[str, Callable[[], torch.Tensor]] = {
+    "int64": lambda: torch.tensor([1, 4]),
+    "int32": lambda: torch.tensor([1, 4], dtype=torch.int32),
+    "mask": lambda: torch.arange(8) > 5,
+    "head": lambda: torch.tensor([1, 4, 2])[:2],
+    "empty": lambda: torch.tensor([], dtype=torch.int64),
+}
+
+
+@pytest.mark.parametrize("kind", INDICES)
+def test_an_index_may_be_resized_after_it_was_used(kind: str) -> None:
+    _, watched, tally = twins(INTS)
+    index = INDICES[kind]()
+    watched[index] = 7
+    watched[index].sum()
+    assert index.untyped_storage().resizable()
+    assert index.resize_(64).numel() == 64
+    assert tally.broken == {}
+
+
 DISTRIBUTED = """
     import os, sys, tempfile
     import torch, torch.distributed as dist

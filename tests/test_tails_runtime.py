@@ -15,7 +15,9 @@ import pytest
 import torch
 
 from fmcheck.contract import parse_contract
+from fmcheck.runtime.core.tally import Tally
 from fmcheck.runtime.graphs import open_fill
+from fmcheck.runtime.relay.relay_tensor import relay_tensor
 from fmcheck.runtime.session.probes import PROBES, ProbeTarget, tried
 from fmcheck.runtime.session.watch import Watch
 from fmcheck.runtime.steps import writes
@@ -830,6 +832,17 @@ def test_a_fill_that_reads_a_head_has_not_written_it(heads: Watch) -> None:
     Runner().run(Step(skipped=("ids",), also=lambda runner: runner.inputs["ids"].sum()))
     assert of_heads(heads) == {("FR203", "Runner.ids", (0, 1), ("5", "5"))}
     assert not [what for what, _ in heads.tally.untracked if what == "heads"]
+
+
+def test_an_input_that_picks_rows_of_a_relay_is_not_in_doubt_for_that(heads: Watch) -> None:
+    relay = relay_tensor(torch.arange(MOST), "Map.buf", "m:Map", Tally())
+
+    def pick(runner: Any) -> None:
+        relay[runner.inputs["ids"]] = 1
+        relay[runner.inputs["ids"]]
+
+    Runner().run(Step(skipped=("ids",), also=pick))
+    assert of_heads(heads) == {("FR203", "Runner.ids", (0, 1), ("5", "5"))}
 
 
 @pytest.mark.parametrize("by", ["nobody", "itself", "another"])

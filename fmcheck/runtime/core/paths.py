@@ -13,6 +13,7 @@ from __future__ import annotations
 import dis
 import inspect
 import re
+import sys
 from collections.abc import Mapping, Set
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -180,4 +181,10 @@ def _on_host(value: Any) -> Any:
         return range(value.start, value.stop)
     if isinstance(value, (Set, Mapping)):
         return list(value)
-    return value.detach().cpu() if hasattr(value, "detach") else value
+    if not hasattr(value, "detach"):
+        return value
+    if value.is_cpu and type(value) is sys.modules["torch"].Tensor:
+        from fmcheck.runtime.core.rows import array_over
+
+        return array_over(value)
+    return value.detach().cpu()

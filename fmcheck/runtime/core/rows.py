@@ -8,6 +8,8 @@ that rows, values and poison are all found by the same expression.
 
 from __future__ import annotations
 
+import functools
+import sys
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,6 +20,47 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 EVERYTHING = Ellipsis
+
+
+class _Shown:
+    """A tensor's memory as NumPy wants to be told of it, kept alive by the array over it."""
+
+    __slots__ = ("__array_interface__", "tensor")
+
+    def __init__(self, tensor: Any, kind: npt.DTypeLike) -> None:
+        self.tensor = tensor
+        size = tensor.element_size()
+        self.__array_interface__ = {
+            "version": 3,
+            # Not by the tensor's own method, which hands its memory on to whoever asks.
+            "data": (sys.modules["torch"]._C.TensorBase.data_ptr(tensor), False),
+            "shape": tuple(tensor.shape),
+            "strides": tuple(int(step) * size for step in tensor.stride()),
+            "typestr": np.dtype(kind).str,
+        }
+
+
+def array_over(tensor: Any, kind: npt.DTypeLike | None = None) -> npt.NDArray[Any]:
+    """Returns an array over the memory of a tensor of the host's, of its own kind or of another.
+
+    `Tensor.numpy` would forbid any later `resize_`, and would count as NumPy's hold on the memory.
+    """
+    kind = kind or _kind_of(tensor.dtype)
+    if not tensor.numel():
+        return np.empty(tuple(tensor.shape), kind)
+    return np.asarray(_Shown(tensor, kind))
+
+
+@functools.cache
+def _kind_of(dtype: Any) -> np.dtype[Any]:
+    """Returns NumPy's kind of a torch dtype.
+
+    Raises:
+        TypeError: if NumPy has none.
+    """
+    return np.dtype(str(dtype).removeprefix("torch."))
+
+
 _NO_ROWS = object()
 
 

@@ -119,12 +119,12 @@ def argument(args: Arguments, kwargs: Options, position: int, *names: str) -> An
 def host(index: Any) -> Any:
     """Returns an index expression of torch as one of NumPy."""
     if type(index) is torch.Tensor and index.dtype is torch.int64 and index.is_cpu:
-        return index.numpy()  # what nearly every index is
+        return rows.array_over(index)  # what nearly every index is
     if isinstance(index, torch.Tensor):
         index = getattr(index, "_plain", index)
         if index.dtype == torch.uint8:  # torch takes bytes for a mask
             index = index.bool()
-        return index.detach().cpu().numpy()
+        return rows.array_over(index) if index.is_cpu else index.detach().cpu().numpy()
     if isinstance(index, tuple):
         return tuple(host(item) for item in index)
     if isinstance(index, (list, range)):

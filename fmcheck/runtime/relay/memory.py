@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from fmcheck.runtime.core.rows import Column, row_dims, row_map
+from fmcheck.runtime.core.rows import Column, array_over, row_dims, row_map
 from fmcheck.runtime.steps.writes import address_of
 
 if TYPE_CHECKING:
@@ -259,35 +259,18 @@ def _copied(array: npt.NDArray[Any], expression: Any) -> npt.NDArray[Any]:
     return found if found.base is None else found.copy()
 
 
-class _Shown:
-    """A tensor's memory as NumPy wants to be told of it, kept alive by the array over it."""
-
-    def __init__(self, tensor: torch.Tensor, kind: str) -> None:
-        self.tensor = tensor
-        size = tensor.element_size()
-        self.__array_interface__ = {
-            "version": 3,
-            "data": (address_of(tensor), False),
-            "shape": tuple(tensor.shape),
-            "strides": tuple(int(step) * size for step in tensor.stride()),
-            "typestr": kind,
-        }
-
-
 def _array_over(tensor: torch.Tensor) -> npt.NDArray[Any]:
-    """Returns an array over a tensor's memory. `Tensor.numpy` forbids any later `resize_`.
+    """Returns an array over a tensor's memory, as bits.
 
     Raises RuntimeError if the storage holds less than the tensor shows.
     """
     size = tensor.element_size()
     kind = np.dtype(np.complex128 if size not in _SAME_WIDTH else f"i{size}")
-    if not tensor.numel():
-        return np.empty(tuple(tensor.shape), kind)
     last = sum((n - 1) * int(step) for n, step in zip(tensor.shape, tensor.stride(), strict=True))
     reach = (int(tensor.storage_offset()) + last + 1) * size
-    if reach > tensor.untyped_storage().nbytes():
+    if tensor.numel() and reach > tensor.untyped_storage().nbytes():
         raise RuntimeError("the storage was resized below the buffer's size")
-    return np.asarray(_Shown(tensor, kind.str))
+    return array_over(tensor, kind)
 
 
 @dataclass(eq=False)

@@ -14,6 +14,7 @@ import torch
 
 from fmcheck.errors import nearest
 from fmcheck.runtime.core.containment import contained
+from fmcheck.runtime.core.rows import array_over
 from fmcheck.runtime.relay.indexing import SKIPPED
 
 if TYPE_CHECKING:
@@ -126,5 +127,5 @@ def _touched(rows: Any, conditions: Sequence[Condition], names: Mapping[str, Any
 def _as_array(value: Any) -> Any:
     """Returns a tensor of the host as NumPy's, and what is on a device as it is."""
     if isinstance(value, torch.Tensor):
-        return value.detach().numpy() if value.is_cpu else value
+        return array_over(value) if value.is_cpu else value
     return np.asarray(value) if isinstance(value, (list, tuple)) else value
