@@ -39,6 +39,7 @@ CHECKS = {
     "FR502": "launch-budget",
     "FR601": "capture-identity",
     "FR602": "dead-assert",
+    "FR603": "overwritten-output",
     "FR701": "uninitialized-value",
 }
 #: Advisory checks: they are reported and fail no run, unless the settings' `fail-on` names them.
@@ -215,7 +216,7 @@ class Violation(Struct, frozen=True):
     `notes` are further sentences. `count` is how often it happened. `history` is what led to it on
     each stream, oldest first. `confidence` is `incomplete` where something out of sight may have
     made it right, and "" elsewhere. `allocated` is where memory came from that was never written,
-    and `passed` are the first operators that took its values on.
+    and `passed` are the first operators that took its values on, or the view that was read.
     """
 
     code: str

@@ -45,7 +45,15 @@ FILES = {
         *("beneath", "captures", "clocks", "containment", "cuda", "device_ops", "device_streams"),
         *("devices_runtime", "differential", "engine/device_graph", "engine/equality", "healthy"),
         *("engine/future_map", "engine/memory", "engine/parts", "engine/ranks", "engine/reach"),
-        *("engine/tails", "extents", "fill_writes", "headlines", "operators", "overrides"),
+        *(
+            "engine/tails",
+            "extents",
+            "fill_writes",
+            "headlines",
+            "operators",
+            "outputs",
+            "overrides",
+        ),
         *(
             "interpreted",
             "journal",

@@ -63,6 +63,7 @@ SABOTAGE = {
     "    lambda _: 0, lambda *_: None\n)\n",
     "FR601": "from fmcheck.runtime.graphs.captures import Captures\n"
     "Captures.judge = lambda *_: None\n",
+    "FR603": "from fmcheck.runtime.graphs.outputs import Outputs\nOutputs.read = lambda *_: None\n",
     "FR701": "from fmcheck.runtime.steps import twins\ntwins.are_alike = lambda *_: True\n",
     "FR602": "from fmcheck.runtime.graphs import dead_assert\n"
     "dead_assert.gone = lambda asked, left: ()\n",

@@ -365,6 +365,21 @@ PAGES = {
         fix='Give the assert a message: `torch._assert_async(condition, "why")`.',
         seen_in=("sgl-project/sglang#26108",),
     ),
+    "FR603": CheckPage(
+        means="What a captured graph returned was read after the next replay had overwritten it: a "
+        "cache entry, a result or a draft holds what another step computed.",
+        how="The contract names what a replay writes, in `outputs` of a fill. torch counts the "
+        "tensors that share a storage: once one is kept over a replay, the thread's operators are "
+        "followed. A view that was taken before a replay wrote its elements is reported where an "
+        "operator, or the host, reads it; where the first one was taken, nobody saw. PyTorch "
+        "reports the same of the outputs of compiled functions.",
+        unseen="Outputs that the contract does not name. Reads in another thread than the "
+        "replay's. The output itself, read through the runner's own attribute, and views that are "
+        "there at the first replay: they are read again after each. A view that is created later, "
+        "and is meant to be read again, is reported.",
+        fix="Copy what has to outlive the step: `output[:n].clone()`.",
+        seen_in=("vllm-project/vllm#52115",),
+    ),
     "FR701": CheckPage(
         means="A value that the host reads depends on memory that was never written: padded rows "
         "of `torch.empty` that take part in a sum, say. What comes out is whatever the memory held "

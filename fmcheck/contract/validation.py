@@ -296,9 +296,15 @@ def _check_fill(fill: Fill, where: str, key: str) -> None:
             raise UsageError(
                 where, f"key `{key}.captured`: expected a path from `self`, got `{path}`"
             )
+    if fill.outputs and not fill.settled_by:
+        raise UsageError(
+            where,
+            f"key `{key}.outputs`: expected `settled_by` beside it, to say what replays the graph "
+            "that writes them, got none",
+        )
     paths = [fill.inputs, *(path for path in (fill.unless, fill.source, fill.mapping) if path)]
     paths += [held for held in fill.holds.values() if isinstance(held, str)]
-    paths += fill.captured
+    paths += (*fill.captured, *fill.outputs)
     for axis in fill.axis.values():
         paths += [axis.raw, axis.padded, axis.capacity]
     for path in paths:

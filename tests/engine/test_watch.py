@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec.structs import replace as replaced
 
 import fixtures.engine
 from fixtures.engine.faults import FAULTS, Fault, Proof, fault
@@ -22,6 +23,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 CONTRACT = load_contract(Path(fixtures.engine.__file__).parent / "fmcheck.toml")
+#: The same, with what a replay writes; following that costs more than most tests here need.
+WITH_OUTPUTS = replaced(
+    CONTRACT,
+    graph_inputs=replaced(
+        CONTRACT.graph_inputs,
+        fill=tuple(
+            replaced(one, outputs=("self.graphs[self.bs].outputs",))
+            for one in CONTRACT.graph_inputs.fill
+        ),
+    ),
+)
 CHECKS = {
     *("FR101", "FR102", "FR103", "FR104", "FR105", "FR201", "FR301"),
     *("FR202", "FR203"),
@@ -67,6 +79,30 @@ def test_a_fault_is_reported_under_its_own_code(watch: Watch, name: str) -> None
 @pytest.mark.parametrize("name", [f.name for f in FAULTS.values() if f.check not in CHECKS])
 def test_any_other_fault_is_reported_only_as_it_says(watch: Watch, name: str) -> None:
     assert codes(watch, FAULTS[name], SEEDS[:2]) <= set(FAULTS[name].also)
+
+
+def test_a_head_of_an_output_that_is_kept_over_a_replay_is_reported() -> None:
+    planted = FAULTS["drafts_kept_over_a_replay"]
+    watch = Watch([WITH_OUTPUTS])
+    watch.start()
+    try:
+        assert codes(watch, planted, SEEDS) == {"FR603"}
+    finally:
+        watch.stop()
+
+
+@pytest.mark.parametrize("algorithm", Algorithm)
+def test_outputs_that_are_read_before_the_next_replay_are_not_reported(
+    algorithm: Algorithm,
+) -> None:
+    watch = Watch([WITH_OUTPUTS])
+    watch.start()
+    try:
+        run(Settings(algorithm=algorithm, pool_rows=4, chunk=12), scenario(0), overlap=True)
+        assert watch.drain() == ()
+        assert not watch.coverage().problems
+    finally:
+        watch.stop()
 
 
 @pytest.mark.sweep

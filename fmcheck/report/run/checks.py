@@ -35,6 +35,7 @@ MEANING = {
     "FR601": "A graph was replayed after one of its captured inputs was replaced by another "
     "tensor.",
     "FR602": "torch.compile deleted an async assert, so that nothing is checked there.",
+    "FR603": "An output of a graph was read after the next replay had overwritten it.",
     "FR701": "A value that the host reads depends on memory that was never written.",
 }
 

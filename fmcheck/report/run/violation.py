@@ -43,6 +43,7 @@ MISSING = {
     "FR502": "one fused or captured launch in place of several",
     "FR601": "a copy into the captured tensor, or a new capture",
     "FR602": "a message in the assert: torch.compile deletes an async assert that has none",
+    "FR603": "a copy of the output before the next replay",
     "FR701": "a write of all that is read, or a mask over what is unwritten",
 }
 #: The keys of the line for programs, in its order. New ones are added at the end, none is removed.

@@ -38,6 +38,7 @@ _LISTENING = frozenset(
         "steps/moves.py",
         "steps/uninitialized.py",
         "steps/torch_modes.py",
+        "graphs/outputs.py",
         "device/device_ops.py",
     )
 )

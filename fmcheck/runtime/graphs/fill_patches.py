@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from fmcheck.runtime.core.patches import Undo
     from fmcheck.runtime.core.tally import Tally
     from fmcheck.runtime.graphs.open_fill import Input, OpenFill
+    from fmcheck.runtime.graphs.outputs import Outputs
     from fmcheck.runtime.graphs.tails import Found, Unseen
 
 _CODE = "FR201"
@@ -69,6 +70,17 @@ class _Filling(kinds.AroundCall):
             self._opened.leave()
 
 
+class _Replaying(kinds.AroundCall):
+    """One call of what replays a graph."""
+
+    def __init__(self, fill_patch: FillPatch, replayed: Callable[[], None]) -> None:
+        self._fill_patch, self._replayed = fill_patch, replayed
+
+    def returned(self, _: Any) -> None:
+        with contained(self._fill_patch.tally, "FR603"):
+            self._replayed()
+
+
 class _Capturing(kinds.AroundCall):
     """One call of what captures graphs over the inputs of `filler`."""
 
@@ -96,6 +108,7 @@ class FillPatch:
     `records` are finds that lie on a device, and what they are about. `met` are the names of the
     inputs that there were, `settled` and `unsettled` how many calls were judged by a method of
     `settled_by`, and how many returned before one was called; `pending` is the last of those.
+    `make_outputs` returns what follows outputs, for all fills that may share their memory.
     `written` has the line that wrote each input last. `reached` are the paths that led somewhere,
     `lacking` has a sentence for each that did not.
     """
@@ -103,6 +116,7 @@ class FillPatch:
     contract: Contract
     fill: Fill
     tally: Tally
+    make_outputs: Callable[[Tally], Outputs] | None = None
     records: dict[tuple[str, str, Any, Site], tuple[Any, Input]] = field(default_factory=dict)
     written: dict[tuple[str, int], int] = field(default_factory=dict)
     met: set[str] = field(default_factory=set)
@@ -112,6 +126,7 @@ class FillPatch:
     lacking: dict[str, str] = field(default_factory=dict)
     reached: set[str] = field(default_factory=set)
     _problems: list[str] = field(default_factory=list)
+    _is_installed: bool = False
     expectations: Expectations = field(init=False)
     captures: Captures = field(init=False)
 
@@ -126,6 +141,16 @@ class FillPatch:
         from torch.utils.weak import WeakIdKeyDictionary
 
         return WeakIdKeyDictionary()
+
+    @functools.cached_property
+    def outputs(self) -> Outputs:
+        """What follows the outputs of graphs."""
+        return (self.make_outputs or outputs_of)(self.tally)
+
+    def begin_test(self) -> None:
+        """Another test begins: what was taken in the last one is not held against it."""
+        if self.fill.outputs and self._is_installed:
+            self.outputs.begin_test()
 
     def installers(self) -> Iterator[tuple[str, Callable[[ModuleType], Iterator[Undo]]]]:
         """Yields each module to wait for, and what instruments it."""
@@ -161,6 +186,9 @@ class FillPatch:
             yield from patch_method(found, name, self.tally, *filling, declared)
         yield from self._take_own("settled_by", found, self._settling)
         yield from self._take_own("captured_by", found, self._capturing)
+        if self.fill.outputs:
+            self._is_installed = True
+            yield from self.outputs.follow()
 
     def _take_own(self, key: str, class_: type, wrapped: Watched) -> Iterator[Undo]:
         """Wraps the methods of the fill's own class that a key names, one of which has to exist."""
@@ -209,11 +237,11 @@ class FillPatch:
         """Keeps what went wrong."""
         self._problems.append(f"{self._where}: {text}")
 
-    def holds_none(self, path: str, value: Any) -> None:
-        """A path of `captured` led to what has no tensor."""
+    def holds_none(self, key: str, path: str, value: Any) -> None:
+        """A path of `captured` or `outputs` led to what has no tensor."""
         name = type(value).__name__
-        text = f"{self._where}: `captured`: `{path}` leads to `{name}`, which holds no tensor"
-        self.lacking.setdefault(f"captured {path}", text)
+        text = f"{self._where}: `{key}`: `{path}` leads to `{name}`, which holds no tensor"
+        self.lacking.setdefault(f"{key} {path}", text)
 
     def misses(self, err: LookupError) -> None:
         """A path led nowhere in this call, which is not judged."""
@@ -287,24 +315,33 @@ class FillPatch:
     def _settling(self, _: str, method: Callable[..., Any]) -> Callable[..., Any]:
         """Returns a method that settles the innermost open fill of this patch before it runs."""
 
-        def begin() -> None:
+        def begin(*_: Any) -> _Replaying | None:
             if self.tally.active:
                 with _own_code(self.tally):
-                    self._settle()
+                    return self._settle()
+            return None
 
-        return kinds.before_body(method, begin)
+        return kinds.around(method, begin)
 
-    def _settle(self) -> None:
-        """Judges the innermost open fill of this patch, or else the last one that has returned."""
+    def _settle(self) -> _Replaying | None:
+        """Judges the innermost open fill of this patch, or else the last one that has returned.
+
+        Returns what is to follow the outputs of the replay that begins, if any are declared.
+        """
         opened = next((one for one in reversed(_open.stack) if one.fill_patch is self), None)
         if opened is None:
             opened, self.pending = self.pending, None
             if opened is None or opened.test != self.tally.test:
-                return  # of another test: what settles here reads something else
+                return None  # of another test: what settles here reads something else
         self.settled += 1
         opened.settle()
         if opened not in _open.stack:
             opened.judge_mapping()
+        outputs = opened.outputs()
+        if not outputs:
+            return None
+        self.tally.checked.add(self.contract.engine.name)
+        return _Replaying(self, self.outputs.replaying(outputs))
 
     def _capturing(self, _: str, method: Callable[..., Any]) -> Callable[..., Any]:
         """Returns a method after which the inputs are where a graph reads them."""
@@ -377,6 +414,13 @@ class FillPatch:
                     notes=what.notes(found),
                 )
             )
+
+
+def outputs_of(tally: Tally) -> Outputs:
+    """Returns what follows the outputs of graphs: made once there are some, as it loads torch."""
+    from fmcheck.runtime.graphs.outputs import Outputs
+
+    return Outputs(tally)
 
 
 def _own_code(tally: Tally) -> Any:

@@ -151,8 +151,8 @@ class Declared(Protocol):
     def capture_of(self, filler: Any) -> object | None:
         """Returns the call that captures graphs over the inputs of `filler` now, if any."""
 
-    def holds_none(self, path: str, value: Any) -> None:
-        """A path of `captured` led to what has no tensor."""
+    def holds_none(self, key: str, path: str, value: Any) -> None:
+        """A path of `captured` or `outputs` led to what has no tensor."""
 
     def report(self, owner: str, what: Input, found: Found, site: Site) -> None:
         """Reports entries that hold what they must not."""
@@ -235,12 +235,30 @@ class OpenFill:
             if self.fill_patch.expectations.of(name, tensor.dtype is torch.bool) is not None
         }
         for path in self.fill_patch.fill.captured:
-            name, value = path.removeprefix("self."), self._look_up(path)
-            tensors = dict(_tensors_of(name, value))
+            tensors = self._tensors_at("captured", path)
             found.update((part, place_of(tensor)) for part, tensor in tensors.items())
-            if not (tensors or value is None or isinstance(value, _CONTAINERS)):
-                self.fill_patch.holds_none(path, value)
         return found
+
+    def outputs(self) -> dict[str, torch.Tensor]:
+        """Returns what the replay that is about to begin writes, by what reports call it."""
+        found: dict[str, torch.Tensor] = {}
+        if self.fill_patch.fill.outputs and self.fill_patch.capture_of(self.filler) is None:
+            for path in self.fill_patch.fill.outputs:
+                try:
+                    tensors = self._tensors_at("outputs", path)
+                except LookupError as err:
+                    self.fill_patch.misses(err)
+                    continue
+                found.update((f"{self.owner}.{name}", one) for name, one in tensors.items())
+        return found
+
+    def _tensors_at(self, key: str, path: str) -> dict[str, torch.Tensor]:
+        """Returns the tensors that a path of a key leads to, each by a name."""
+        value = self._look_up(path)
+        tensors = dict(_tensors_of(path.removeprefix("self."), value))
+        if not (tensors or value is None or isinstance(value, _CONTAINERS)):
+            self.fill_patch.holds_none(key, path, value)
+        return tensors
 
     def kept(self) -> set[str]:
         """Returns the inputs that are the same tensors as when the fill began."""

@@ -6,7 +6,7 @@ import functools
 from typing import TYPE_CHECKING
 
 from fmcheck.runtime.core.containment import contained
-from fmcheck.runtime.graphs.fill_patches import FillPatch
+from fmcheck.runtime.graphs.fill_patches import FillPatch, outputs_of
 from fmcheck.runtime.graphs.replays import ReplayPatch
 from fmcheck.runtime.order.lends import LendPatch
 from fmcheck.runtime.relay.device_checks import DevicePatch
@@ -41,6 +41,7 @@ class AllPatches:
         self._others: list[Patch] = []
         self._pools: list[Pools] = []
         self._budgets: list[BudgetCounter] = []
+        outputs = functools.cache(outputs_of)
         for contract in contracts:
             pools = pools_of(
                 (relay.class_ for relay in contract.relay),
@@ -65,7 +66,7 @@ class AllPatches:
             inputs = contract.graph_inputs
             self._calls += [ReplayPatch(contract, part, tally) for part in inputs.replay]
             self._others.append(DevicePatch(contract, tally))
-            self._others += [FillPatch(contract, fill, tally) for fill in inputs.fill]
+            self._others += [FillPatch(contract, fill, tally, outputs) for fill in inputs.fill]
         for calls in self._calls:
             alike = (one for one in self._calls if type(one) is type(calls))
             calls.named = frozenset(name for one in alike for name in one.functions)
@@ -101,6 +102,8 @@ class AllPatches:
             pools.begin_test()
         for budgets in self._budgets:
             budgets.begin_test()
+        for fill in self.fills:
+            fill.begin_test()
 
     def look(self, for_twins: bool) -> None:
         """Looks what became of what was instrumented and, if asked to, for classes loaded twice."""

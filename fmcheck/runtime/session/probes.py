@@ -288,6 +288,13 @@ def _capture_identity(place: ProbeTarget) -> str:
     return verdict(found, "FR601", healthy)
 
 
+def _overwritten_output(place: ProbeTarget) -> str:
+    from fmcheck.runtime.session import operator_probes
+
+    found, healthy = (operator_probes.output_codes(place.device, one) for one in (False, True))
+    return verdict(found, "FR603", healthy)
+
+
 def _wrong_device(place: ProbeTarget) -> str:
     import torch
 
@@ -421,6 +428,7 @@ PROBES += [
     Probe("FR502", _launch_budget, backends=(EAGER,)),
     Probe("FR601", _capture_identity, backends=(EAGER,)),
     Probe("FR602", _dead_assert, backends=BACKENDS[1:], cheap=False),
+    Probe("FR603", _overwritten_output, backends=(EAGER,)),
     # Cheap as it is, a session that does not follow such memory has no use for it.
     Probe("FR701", _uninitialized, devices=("cpu",), backends=(EAGER,), cheap=False),
 ]
