@@ -102,6 +102,21 @@ def test_an_input_rebound_since_its_capture_is_reported(watch: Watch) -> None:
     (violation,) = watch.drain()
     assert (violation.code, violation.buffer) == ("FR601", "Runner.rows")
     assert "captured at test_captures.py" in violation.notes[0]
+    assert violation.allocated is None
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_tensor_that_the_fill_itself_created_is_reported_with_its_line(
+    watch: Watch, times: int
+) -> None:
+    runner = Runner()
+    runner.capture()
+    for _ in range(times):
+        runner.run(2, rebind)
+    (violation,) = watch.drain()
+    assert violation.allocated is not None
+    created = violation.allocated
+    assert (created.verb, created.site.function) == ("create", "rebind")
 
 
 def test_an_input_rebound_while_it_is_filled_is_reported(watch: Watch) -> None:

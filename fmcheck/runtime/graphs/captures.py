@@ -71,6 +71,9 @@ class Filled(Protocol):
     def places(self) -> Mapping[str, TensorLocation]:
         """Returns where the inputs are."""
 
+    def line_that_made(self, name: str) -> Site | None:
+        """Returns the line of the fill that created an input, None if it was created before."""
+
     def kept(self) -> set[str]:
         """Returns the inputs that are the same tensors as when the fill began."""
 
@@ -145,12 +148,13 @@ class Captures:
     ) -> None:
         # Without a capture there is no telling whether a graph knows how far an input reaches.
         for name in _moved(now, expected.places, 4 if known is not None else 3):
-            self._report(f"{fill.owner}.{name}", fill.site, now[name], known)
+            self._report(fill, name, now[name], known)
 
     def _report(
-        self, buffer: str, site: Site, now: TensorLocation, captured: Captured | None
+        self, fill: Filled, name: str, now: TensorLocation, captured: Captured | None
     ) -> None:
-        tally = self.tally
+        tally, site, made = self.tally, fill.site, fill.line_that_made(name)
+        buffer = f"{fill.owner}.{name}"
         note = (
             "it was bound to another tensor while it was filled; no capture was seen, so a graph "
             "is taken to read the old one"
@@ -172,6 +176,7 @@ class Captures:
                     device=now.device,
                     pid=os.getpid(),
                     expected="the tensor that the graph was captured with",
+                    allocated=None if made is None else Access("create", made),
                     notes=(note,),
                 )
             )

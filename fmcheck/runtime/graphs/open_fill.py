@@ -32,6 +32,7 @@ from fmcheck.runtime.steps.writes import (
     address_of,
     follow,
     leave,
+    made_here,
     region_of,
 )
 
@@ -169,6 +170,7 @@ class OpenFill:
     _places: dict[str, TensorLocation] = field(default_factory=dict)
     _sizes: dict[str, tuple[int, int, int]] = field(default_factory=dict)
     _found: dict[str, weakref.ref[torch.Tensor]] = field(default_factory=dict)
+    _made: dict[int, int] = field(default_factory=dict)
     _padded: bool = False
     _is_left: bool = False
     is_settled: bool = False
@@ -204,6 +206,7 @@ class OpenFill:
         if self._is_left:
             return
         self._is_left = True
+        self._made = made_here()
         leave([one.trace for one in self._followed])
         # Where one was given other memory, the old one may be gone.
         self._followed = [one for one in self._followed if one.trace.is_in_place]
@@ -259,6 +262,13 @@ class OpenFill:
         if not (tensors or value is None or isinstance(value, _CONTAINERS)):
             self.fill_patch.holds_none(key, path, value)
         return tensors
+
+    def line_that_made(self, name: str) -> Site | None:
+        """Returns the line of this fill that created an input, None if it was created before."""
+        tensors = {one: tensor for one, _, tensor, _ in self._inputs()}
+        tensor = tensors.get(name)
+        line = None if tensor is None else self._made.get(tensor.untyped_storage()._cdata)
+        return self.fill_patch.tally.sites[line] if line else None
 
     def kept(self) -> set[str]:
         """Returns the inputs that are the same tensors as when the fill began."""

@@ -278,10 +278,11 @@ def is_shared(tensor: torch.Tensor) -> bool:
 
 
 class _Here(threading.local):
-    """What a thread follows, and its mode where there is one."""
+    """What a thread follows, its mode where there is one, and which line made which storage."""
 
     def __init__(self) -> None:
         self.traces: list[Trace] = []
+        self.made: dict[int, int] = {}
         self.mode: WriteMode | None = None
 
 
@@ -293,6 +294,7 @@ def follow(traces: Iterable[Trace]) -> None:
     _here.traces += traces
     if _here.traces and _here.mode is None:
         _unseen.watch()
+        _here.made = {}
         _here.mode = WriteMode()  # type: ignore[no-untyped-call]
         put_beneath(_here.mode)
 
@@ -308,6 +310,11 @@ def leave(traces: Iterable[Trace]) -> None:
         _here.mode = None
         take_out(mode)
         _unseen.let_go()
+
+
+def made_here() -> dict[int, int]:
+    """Returns the numbers of the lines that made storages since this thread began to follow."""
+    return _here.made
 
 
 class WriteMode(OperatorMode):  # type: ignore[no-untyped-call]
@@ -334,7 +341,10 @@ class WriteMode(OperatorMode):  # type: ignore[no-untyped-call]
         except Exception as err:
             _failed(err)
         try:
-            return called(operator, args, kwargs)
+            result = called(operator, args, kwargs)
+            if type(result) is torch.Tensor and not (operator.writes or operator.is_view):
+                _note_made(result)
+            return result
         except BaseException:
             plan = plan and plan._replace(sure=False)
             raise
@@ -344,6 +354,17 @@ class WriteMode(OperatorMode):  # type: ignore[no-untyped-call]
                     _note_writes(plan, args, kwargs, noted)
                 except Exception as err:
                     _failed(err)
+
+
+def _note_made(result: torch.Tensor) -> None:
+    """Notes the line that made a tensor, which may become an input."""
+    sites = _here.traces[0].sites if _here.traces else None
+    if sites is None or not has_memory(result):
+        return
+    try:
+        _here.made[result.untyped_storage()._cdata] = sites.here()
+    except Exception as err:
+        _failed(err)
 
 
 def _failed(err: Exception) -> None:
