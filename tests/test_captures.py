@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -426,6 +427,57 @@ def test_the_size_may_be_what_the_capture_is_called_with(monkeypatch: pytest.Mon
         monkeypatch.delattr(Sized, "capture_one")
         test_each_size_has_a_graph_with_its_own_inputs(watch)
         test_the_inputs_of_another_size_are_reported(watch)
+    finally:
+        watch.stop()
+
+
+@dataclass(frozen=True)
+class Descriptor:
+    """What an engine tells its graphs apart by, beside their size."""
+
+    rows: int
+    blocks: int
+    drafts: bool = False
+
+
+KEYS: dict[str, list[Any]] = {
+    "tuples": [(2, 8), (2, 16)],
+    "data classes": [Descriptor(2, 8), Descriptor(2, 16), Descriptor(2, 16, drafts=True)],
+    "flags": [True, False],
+    "names": ["draft", "target"],
+    "in a tuple": [(2, Descriptor(2, 8)), (2, Descriptor(2, 16))],
+}
+
+
+class Keyed(Runner):
+    """A runner with a graph, and inputs, for each key; each is of the same size."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.of_key: dict[Any, torch.Tensor] = {}
+
+    def capture_one(self, key: Any) -> None:
+        self.of_key[key] = self.rows = torch.zeros(4, dtype=torch.int64)
+
+
+@pytest.mark.parametrize("kind", KEYS)
+def test_graphs_of_one_size_are_told_apart_by_their_keys(
+    monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setattr(Runner, "capture_one", Keyed.capture_one, raising=False)
+    watch = watching(monkeypatch, 'captured_by = ["capture_one"]')
+    try:
+        monkeypatch.delattr(Keyed, "capture_one")
+        runner: Any = Keyed()
+        for key in KEYS[kind]:
+            runner.capture_one(key)
+        for key in KEYS[kind]:
+            runner.rows = runner.of_key[key]
+            runner.run(2, nothing)
+        assert codes(watch) == []
+        rebind(runner)
+        runner.run(2, nothing)
+        assert codes(watch) == ["FR601"]
     finally:
         watch.stop()
 

@@ -44,8 +44,8 @@ def place_of(tensor: torch.Tensor) -> TensorLocation:
     return TensorLocation(address_of(tensor), str(tensor.device), tensor.element_size(), shape)
 
 
-#: The numbers that a capture was called with, and the padded sizes then: another graph for each.
-Sizes: TypeAlias = "tuple[int, ...]"
+#: What a capture was called with, numbers and texts, and the padded sizes: another graph for each.
+Sizes: TypeAlias = "tuple[int | str, ...]"
 
 
 class Captured(NamedTuple):

@@ -5,6 +5,7 @@ Nothing here looks at a tensor; `open_fill` does, once there is a call to look a
 
 from __future__ import annotations
 
+import enum
 import functools
 import inspect
 import os
@@ -370,10 +371,10 @@ class FillPatch:
         call = capturing.call
         call.apply_defaults()
         bindings = {**call.arguments, "self": capturing.filler}
-        given = [one for one in call.arguments.values() if type(one) is int]
+        given = [one for value in call.arguments.values() for one in _told_apart_by(value)]
         self._note_capture(OpenFill(self, bindings, capturing.site), capturing.site, given)
 
-    def _note_capture(self, opened: OpenFill, site: Site, given: Iterable[int] = ()) -> None:
+    def _note_capture(self, opened: OpenFill, site: Site, given: Iterable[int | str] = ()) -> None:
         try:
             places = opened.places()
         except LookupError as err:
@@ -414,6 +415,24 @@ class FillPatch:
                     notes=what.notes(found),
                 )
             )
+
+
+def _told_apart_by(value: Any) -> Iterator[int | str]:
+    """Yields what an argument of a capture tells its graphs apart by: numbers, and texts of flags.
+
+    Those in a key, too: a tuple, or a data class that is frozen.
+    """
+    made_as: Any = getattr(type(value), "__dataclass_params__", None)
+    if type(value) is int:
+        yield value
+    elif isinstance(value, (bool, str, enum.Enum)):
+        yield repr(value)
+    elif isinstance(value, tuple):
+        for one in value:
+            yield from _told_apart_by(one)
+    elif made_as is not None and made_as.frozen:
+        for name in value.__dataclass_fields__:
+            yield from _told_apart_by(getattr(value, name))
 
 
 def outputs_of(tally: Tally) -> Outputs:
