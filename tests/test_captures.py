@@ -104,6 +104,8 @@ def test_an_input_rebound_since_its_capture_is_reported(watch: Watch) -> None:
     assert (violation.code, violation.buffer) == ("FR601", "Runner.rows")
     assert "captured at test_captures.py" in violation.notes[0]
     assert violation.allocated is None
+    (replay,) = violation.passed
+    assert (replay.verb, replay.site.function) == ("replay", "Runner._replay")
 
 
 @pytest.mark.parametrize("times", [1, 2])
@@ -478,6 +480,43 @@ def test_graphs_of_one_size_are_told_apart_by_their_keys(
         rebind(runner)
         runner.run(2, nothing)
         assert codes(watch) == ["FR601"]
+    finally:
+        watch.stop()
+
+
+class Renamed(Runner):
+    """Its graphs are captured by another name of the key than they are filled by."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.of: dict[int, SimpleNamespace] = {}
+
+    def capture_one(self, size: int) -> None:
+        self.of[size] = SimpleNamespace(rows=torch.zeros(4, dtype=torch.int64))
+
+    def run_one(self, raw: int) -> None:
+        self.of[raw].rows.fill_(self.tail)
+        self._replay()
+
+
+def test_a_key_may_have_another_name_where_a_graph_is_captured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("capture_one", "run_one"):
+        monkeypatch.setattr(Runner, name, getattr(Renamed, name), raising=False)
+    text = CONTRACT.replace('"run"', '"run_one"').replace('"self"', '"self.of[raw]"')
+    monkeypatch.setattr(sys.modules[__name__], "CONTRACT", text)
+    watch = watching(monkeypatch, 'captured_by = ["capture_one"]')
+    for name in ("capture_one", "run_one"):
+        monkeypatch.delattr(Renamed, name)
+    try:
+        runner: Any = Renamed()
+        runner.capture_one(2)
+        runner.run_one(2)
+        assert codes(watch) == []
+        coverage = watch.coverage()
+        assert coverage.problems == ()
+        assert ("captures", "`Renamed.capture_one` has no parameter `raw`", 1) in coverage.untracked
     finally:
         watch.stop()
 

@@ -42,22 +42,21 @@ UNSEEN = [
     "sglang_34076",  # no memory of it is given to a device
     "sglang_40044",  # reported where the slot is handed out, whose line is not marked
     "sglang_40621",  # each copy is waited for before it is read, as the program runs
-    "tensorrt_3309",  # reported, at other lines than those that its writer marked
     "tokenspeed_376",
     "tokenspeed_969",
     "torchrec_4421",  # no stream is used, so that none is followed
     "transformer_engine_2547",
     "trtllm_16925",  # a map that is right for the layout before: nobody says that it changed
+    "trtllm_17619",  # a counter that is zeroed, and never set, where a request comes
     "trtllm_18769",  # schedules that are planned again only where page counts change
-    "vllm_35175",  # reported by the fill, whose lines are not the marked ones
     "vllm_36013",
     "vllm_36070",  # the contract names an object without a tensor, which is reported as an error
     "vllm_42444",
     "vllm_42481",
     "vllm_43464",
-    "vllm_51994",  # reported by the fill, as above
     "vllm_52115",  # seen once the contract names `outputs`, a key that is younger
     "vllm_53520",
+    "vllm_55341",  # an arena that no path leads to
     "vllm_55506",  # a table that a batch's rows are gathered into, which no contract can name
     "vllm_56524",  # no relay can be declared
     "vllm_56734",  # rows of requests that are gone, which nobody has since
@@ -65,17 +64,21 @@ UNSEEN = [
     "vllm_ascend_16179",  # a graph of other buffers than those that are filled
     "vllm_ascend_16428",  # what NumPy writes is reported at the next wait
     "vllm_ascend_8749",
+    "vllm_omni_4525",  # an output that is cut to another length than the input was padded from
+    "vllm_omni_6587",  # memory that a graph keeps by its address alone
 ]
 #: Reported where a thread of the host is slower than another one, which is as it comes.
 BY_CHANCE = ["ascend_13120", "torchtitan_1783"]
 #: Faults that a fixed form has as well, and its writer did not mean: memory that the first step
 #: takes on a side stream, host memory that the host computes with on a stream, in the place of a
-#: thread, and indices that are freed while another stream may still write by them.
+#: thread, and indices that are freed while another stream may still write by them; and slots of
+#: which some columns are masked, as no contract can say.
 OF_THE_FIX = {
     "mini_sglang_142": {"FR402"},
     "mstar_10f008": {"FR402"},
     "ktransformers_1646": {"FR404"},
     "mini_sglang_94fe255": {"FR402"},
+    "trtllm_16548": {"FR101"},
 }
 
 

@@ -352,7 +352,7 @@ PAGES = {
         "call may capture a graph for each size: what a fill within it leaves counts for its size. "
         "Without a capture it is compared with that before the fill; an input that each fill "
         "creates again is read by no graph, and may move. A tensor that the fill itself created is "
-        "reported with the line that did.",
+        "reported with the line that did, and the fill with what replays.",
         unseen="Inputs and weights that the contract does not declare.",
         fix="Copy into the captured tensor instead of binding the name again; or capture again.",
         seen_in=("PaddlePaddle/FastDeploy#3457", "NVIDIA/TensorRT-LLM#16290"),

@@ -56,9 +56,10 @@ class Captured(NamedTuple):
 
 
 class Filled(Protocol):
-    """A call of a fill, after which a graph reads its inputs."""
+    """A call of a fill. The function at `replay`, if known, has a graph read the inputs then."""
 
     site: Site
+    replay: Site | None
 
     @property
     def filler(self) -> Any:
@@ -177,6 +178,7 @@ class Captures:
                     pid=os.getpid(),
                     expected="the tensor that the graph was captured with",
                     allocated=None if made is None else Access("create", made),
+                    passed=() if fill.replay is None else (Access("replay", fill.replay),),
                     notes=(note,),
                 )
             )

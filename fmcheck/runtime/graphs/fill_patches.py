@@ -316,18 +316,21 @@ class FillPatch:
     def _settling(self, _: str, method: Callable[..., Any]) -> Callable[..., Any]:
         """Returns a method that settles the innermost open fill of this patch before it runs."""
 
+        site = _definition(method)
+
         def begin(*_: Any) -> _Replaying | None:
             if self.tally.active:
                 with _own_code(self.tally):
-                    return self._settle()
+                    return self._settle(site)
             return None
 
         return kinds.around(method, begin)
 
-    def _settle(self) -> _Replaying | None:
+    def _settle(self, site: Site) -> _Replaying | None:
         """Judges the innermost open fill of this patch, or else the last one that has returned.
 
-        Returns what is to follow the outputs of the replay that begins, if any are declared.
+        The function at `site` is about to read it. Returns what is to follow the outputs of the
+        replay that begins, if any are declared.
         """
         opened = next((one for one in reversed(_open.stack) if one.fill_patch is self), None)
         if opened is None:
@@ -335,7 +338,7 @@ class FillPatch:
             if opened is None or opened.test != self.tally.test:
                 return None  # of another test: what settles here reads something else
         self.settled += 1
-        opened.settle()
+        opened.settle(site)
         if opened not in _open.stack:
             opened.judge_mapping()
         outputs = opened.outputs()
@@ -378,7 +381,11 @@ class FillPatch:
         try:
             places = opened.places()
         except LookupError as err:
-            self.misses(err)
+            if isinstance(err, paths.NotThereError) and err.path == err.name:
+                # What is a parameter of the fill may have another name where a graph is captured.
+                self.tally.untrack("captures", f"`{site.function}` has no parameter `{err.name}`")
+            else:
+                self.misses(err)
             return
         sizes = (*given, *sorted(opened.padded_sizes()))
         self.captures.capture(opened.filler, places, site, sizes)

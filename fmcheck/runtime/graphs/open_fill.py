@@ -177,6 +177,8 @@ class OpenFill:
     #: Whether it is an override that has to go on to a fill, and has not yet.
     goes_on: bool = False
     test: str = ""
+    #: Where the function is defined that reads the inputs, once it is called.
+    replay: Site | None = None
 
     @property
     def owner(self) -> str:
@@ -217,8 +219,9 @@ class OpenFill:
             if one.trace.error is not None:
                 broke(self.fill_patch.tally, "FR201", one.trace.error)
 
-    def settle(self) -> None:
-        """Judges the tails, once: something is about to read them."""
+    def settle(self, replay: Site | None = None) -> None:
+        """Judges the tails, once: the function at `replay`, if known, is about to read them."""
+        self.replay = replay
         self.leave()
         self.is_settled = True
         followed, self._followed = self._followed, []
