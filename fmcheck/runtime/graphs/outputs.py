@@ -221,7 +221,10 @@ class Outputs:
         tensor = args[0] if args else None
         if not isinstance(tensor, torch.Tensor):
             return False
-        return has_memory(tensor) and tensor.untyped_storage()._cdata in self._of_storage
+        if not (self._of_storage and has_memory(tensor)):
+            return False
+        known = self._of_storage.get(tensor.untyped_storage()._cdata)
+        return known is not None and known.tensor() is not None
 
     def _view_of(self, tensor: torch.Tensor) -> _View | None:
         view = self._views.get(id(tensor))
