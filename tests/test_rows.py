@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from fmcheck.runtime.core import rows
 
@@ -116,3 +117,13 @@ def test_what_a_mask_picks_several_times_it_picks(
     mask: list[object], shape: tuple[int, ...], picked: list[object]
 ) -> None:
     assert rows.masked(np.array(mask), shape).tolist() == picked
+
+
+@pytest.mark.filterwarnings("ignore:Accessing the data pointer of FakeTensor")
+def test_an_array_is_made_of_memory_alone() -> None:
+    seen = rows.array_over(torch.arange(6).view(2, 3).t())
+    assert seen.tolist() == [[0, 3], [1, 4], [2, 5]]
+    assert rows.array_over(torch.empty(0, 3, dtype=torch.bool)).shape == (0, 3)
+    for without in (torch.empty(2, device="meta"), FakeTensorMode().from_tensor(torch.ones(2))):
+        with pytest.raises(RuntimeError, match=r"without memory|data pointer"):
+            rows.array_over(without)

@@ -30,10 +30,13 @@ class _Shown:
     def __init__(self, tensor: Any, kind: npt.DTypeLike) -> None:
         self.tensor = tensor
         size = tensor.element_size()
+        # Not by the tensor's own method, which hands its memory on to whoever asks.
+        address = sys.modules["torch"]._C.TensorBase.data_ptr(tensor)
+        if not address:
+            raise RuntimeError("a tensor without memory")
         self.__array_interface__ = {
             "version": 3,
-            # Not by the tensor's own method, which hands its memory on to whoever asks.
-            "data": (sys.modules["torch"]._C.TensorBase.data_ptr(tensor), False),
+            "data": (address, False),
             "shape": tuple(tensor.shape),
             "strides": tuple(int(step) * size for step in tensor.stride()),
             "typestr": np.dtype(kind).str,
@@ -44,6 +47,9 @@ def array_over(tensor: Any, kind: npt.DTypeLike | None = None) -> npt.NDArray[An
     """Returns an array over the memory of a tensor of the host's, of its own kind or of another.
 
     `Tensor.numpy` would forbid any later `resize_`, and would count as NumPy's hold on the memory.
+
+    Raises:
+        RuntimeError: if there is no memory to see, as of a fake tensor.
     """
     kind = kind or _kind_of(tensor.dtype)
     if not tensor.numel():

@@ -124,7 +124,8 @@ def host(index: Any) -> Any:
         index = getattr(index, "_plain", index)
         if index.dtype == torch.uint8:  # torch takes bytes for a mask
             index = index.bool()
-        return rows.array_over(index) if index.is_cpu else index.detach().cpu().numpy()
+        is_plain = index.is_cpu and type(index) is torch.Tensor
+        return rows.array_over(index) if is_plain else index.detach().cpu().numpy()
     if isinstance(index, tuple):
         return tuple(host(item) for item in index)
     if isinstance(index, (list, range)):
