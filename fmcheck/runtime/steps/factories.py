@@ -25,7 +25,7 @@ from torch.autograd import graph
 from torch.overrides import TorchFunctionMode
 from torch.utils import _device
 
-from fmcheck.runtime.core.containment import contained
+from fmcheck.runtime.core.containment import broke
 from fmcheck.runtime.core.patches import beneath, rebind
 from fmcheck.runtime.steps import moves
 from fmcheck.runtime.steps.literals import spells_host
@@ -141,26 +141,34 @@ class FactoryMode(TorchFunctionMode):
         if is_own(sys._getframe(1).f_code):
             return func(*args, **kwargs)
         outer, call, caller = _here.asked, None, None
-        with contained(self.tally, _CHECK):
+        try:
             call = _here.asked = call_of(name, args, kwargs, sys._getframe(1))
+        except Exception as err:
+            broke(self.tally, _CHECK, err)
         if call is not None and call.is_async and self.moves is not None:
-            with contained(self.tally, moves.CHECK):
+            try:
                 caller = caller_of(sys._getframe(1))
                 if self.moves.copies(args[0], call, caller):
                     kwargs["copy"] = True
+            except Exception as err:
+                broke(self.tally, moves.CHECK, err)
         try:
             result = func(*args, **kwargs)
         finally:
             _here.asked = outer
         if call is not None and isinstance(result, torch.Tensor):
-            with contained(self.tally, _CHECK):
+            try:
                 if name in _MOVES:
                     note_moved(call, args, result)
                 elif type(result) is torch.Tensor:
                     note_made(call, args, kwargs, result)
+            except Exception as err:
+                broke(self.tally, _CHECK, err)
             if args and result is args[0] and self.moves is not None:
-                with contained(self.tally, moves.CHECK):
+                try:
                     return self.moves.hand_on(result, call, caller)
+                except Exception as err:
+                    broke(self.tally, moves.CHECK, err)
         return result
 
 

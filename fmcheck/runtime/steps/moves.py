@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 #: What the closing section calls the checks that listen to such copies.
 CHECK = "FR402 to FR404"
+_WAYS = ((Placement.HOST, Placement.DEVICE), (Placement.DEVICE, Placement.HOST))
 _TORCH = os.path.join(os.path.dirname(torch.__file__), "")
 
 
@@ -113,7 +114,7 @@ class Moves:
         known, sites = self.placements, self.tally.sites
         placement, to = known.of(tensor, sites), call.device
         goes = known.of(to, sites) if isinstance(to, torch.Tensor) else known.goes(call)
-        if {placement, goes} == {Placement.HOST, Placement.DEVICE}:
+        if (placement, goes) in _WAYS:
             return True
         # A setting may name either side: what is surely the host's is not sent to itself.
         is_of_host = placement is Placement.HOST and known.is_surely_host(tensor, sites)

@@ -148,8 +148,9 @@ def tensors_written(operator: Operator, args: Any, kwargs: Any) -> list[torch.Te
 def tensors_at(places: tuple[Place, ...], args: Any, kwargs: Any) -> list[torch.Tensor]:
     """Returns the tensors at some places of a call, those in lists too."""
     found: list[torch.Tensor] = []
+    given = len(args)
     for position, name in places:
-        value = args[position] if position < len(args) else kwargs.get(name)
+        value = args[position] if position < given else kwargs.get(name)
         if isinstance(value, torch.Tensor):
             found.append(value)
         elif isinstance(value, (list, tuple)):

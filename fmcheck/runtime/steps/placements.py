@@ -15,15 +15,15 @@ import itertools
 import re
 import sys
 import weakref
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import torch
 
 from fmcheck.runtime.core.naming import forget_classes, names_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable
     from types import CodeType, FrameType
 
     from fmcheck.contract import Contract
@@ -39,8 +39,7 @@ class Placement(enum.Enum):
     DEVICE = "device"
 
 
-@dataclass(frozen=True, slots=True)
-class FactoryCall:
+class FactoryCall(msgspec.Struct, frozen=True, eq=False):
     """A call of a factory or of a method that moves, and the device that it was given.
 
     `device` is what the caller gave, a default device aside: None where nothing was given.
@@ -136,7 +135,8 @@ def _remember(storage: Any, key: int, placement: Placement) -> _Known:
 
 _known: dict[int, _Known] = {}
 # Members of an enum are looked up by a call in Python.
-_UNKNOWN, _DEVICE, _HOST = Placement.UNKNOWN, Placement.DEVICE, Placement.HOST
+_UNKNOWN, _EITHER = Placement.UNKNOWN, Placement.EITHER
+_DEVICE, _HOST = Placement.DEVICE, Placement.HOST
 #: Tensors that went to the other side by a copy that a CPU does not make, by their id; the last
 #: is by what whoever moved one knows that.
 elsewhere: dict[int, tuple[weakref.ref[Any], Placement, Any]] = {}
@@ -189,7 +189,7 @@ def is_sure(tensor: torch.Tensor) -> bool:
     Who gives a device, or a setting for it, to what is the device's means the host where none is
     given, and by the name of the host.
     """
-    known = _known.get(_key(tensor))
+    known = _about(tensor)
     if known is None:
         return False
     return known.sure or known.named or ((known.bare or known.spelled) and _test.tells_apart)
@@ -208,19 +208,19 @@ def rests_on_setting(tensor: torch.Tensor) -> bool:
     """
     if _test.names_device:
         return False
-    known = _known.get(_key(tensor))
+    known = _about(tensor)
     return known is not None and not (known.sure or known.named or known.spelled)
 
 
 def is_guess(tensor: torch.Tensor) -> bool:
     """Tells whether memory is taken for the device's though nothing says so."""
-    known = _known.get(_key(tensor))
+    known = _about(tensor)
     return known is not None and known.guessed and not is_moved(tensor)
 
 
 def was_pulled(tensor: torch.Tensor) -> bool:
     """Tells whether the host copied this memory to itself, which on a CPU copies nothing."""
-    known = _known.get(_key(tensor))
+    known = _about(tensor)
     return known is not None and known.pulled
 
 
@@ -318,14 +318,27 @@ def derive(
     known = _known.get(key)
     if (known is not None and (known.named or known.made is not _UNKNOWN)) or not result.is_cpu:
         return known
-    operands = given if type(given) is list else [*tensors_in(given)]
+    # Most are computed from what is the device's by its making: the rest of them tells no more.
+    first = given[0] if given else None
+    if type(first) is torch.Tensor and first is not result and first.is_cpu and not elsewhere:
+        about = _about(first)
+        if (
+            about is not None
+            and about.made is _DEVICE
+            and not (about.named or about.pulled or about.guessed)
+        ):
+            if known is None:
+                known = _remember(storage, key, _DEVICE)
+            known.made, known.guessed = _DEVICE, False
+            return known
+    operands = given if type(given) is list else tensors_in(given)
     if not operands or result is operands[0]:
         return known
     made, of_device, is_guessed = None, False, False
     for one in operands:
         if placement_of(one) is _DEVICE:
             of_device = True
-            about = _known.get(_key(one))
+            about = _about(one)
             if about is None or not about.pulled:
                 made = _DEVICE
                 is_guessed = about is not None and about.guessed and not is_moved(one)
@@ -363,11 +376,11 @@ def _has_own(operands: list[torch.Tensor], placement: Callable[[torch.Tensor], P
 def from_operands(placements: Iterable[Placement]) -> Placement:
     """Returns the placement of what an operator computes from operands of some placements."""
     given = list(placements)  # no set: the hash of an enum's member is a call in Python
-    if given and all(placement is Placement.HOST for placement in given):
-        return Placement.HOST
-    if Placement.DEVICE in given or Placement.EITHER not in given:
-        return Placement.DEVICE
-    return Placement.EITHER
+    if given and given.count(_HOST) == len(given):
+        return _HOST
+    if _DEVICE in given or _EITHER not in given:
+        return _DEVICE
+    return _EITHER
 
 
 class Placements:
@@ -442,14 +455,14 @@ class Placements:
         to wait for the tensor, and in code that has such a name, and may have just given it.
         """
         if not tensor.is_cpu:
-            return Placement.DEVICE
-        if self.tensors_tell:
-            return Placement.HOST
+            return _DEVICE
+        if self._kinds and self.tensors_tell:
+            return _HOST
         placement = placement_of(tensor)
-        if placement in (Placement.HOST, Placement.DEVICE):
+        if placement is _DEVICE or placement is _HOST:
             return placement
-        if placement is Placement.EITHER and self.device_is_string:
-            placement = Placement.DEVICE
+        if placement is _EITHER and self.device_is_string:
+            placement = _DEVICE
         if self._like is None or sites is None:
             return placement
         known = _of(tensor)
@@ -481,8 +494,9 @@ class Placements:
         It was pinned or brought there, or the code that uses it has it under a declared name. Only
         code that has such a name is looked into: on older Pythons that keeps its locals alive.
         """
-        is_settled = is_sure(tensor) and not rests_on_setting(tensor)
-        if not is_settled and self.of(tensor, sites) is Placement.HOST:
+        if is_sure(tensor) and not rests_on_setting(tensor):
+            return True
+        if self.of(tensor, sites) is _HOST:
             # Here, as at the begin of a test its engine may not be imported yet.
             _test.has_setting = _test.has_setting or self.device_is_string
             frame, known = sites.frame(), _of(tensor)
@@ -526,14 +540,19 @@ class Placements:
 
 def note_made(asked: FactoryCall, args: Any, kwargs: Any, result: torch.Tensor) -> None:
     """Notes the placement of what a factory made, not of what it passed on."""
-    if kwargs.get("out") is None and not any(isinstance(one, torch.Tensor) for one in args):
-        _test.names_device = _test.names_device or asked.names_device
-        _test.has_setting = _test.has_setting or asked.is_setting
-        made(result, asked.placement, asked.pinned)
-        known = _of(result)
-        if known is not None:
-            known.bare = asked.device is None and not asked.by_default
-            known.spelled = asked.is_literal
+    if kwargs.get("out") is not None:
+        return
+    for one in args:
+        if isinstance(one, torch.Tensor):
+            return
+    _test.names_device = _test.names_device or asked.names_device
+    _test.has_setting = _test.has_setting or asked.is_setting
+    known = _of(result)
+    if known is not None:
+        if known.made is _UNKNOWN and result.is_cpu:
+            known.made, known.sure = asked.placement, asked.pinned
+        known.bare = asked.device is None and not asked.by_default
+        known.spelled = asked.is_literal
 
 
 def note_moved(asked: FactoryCall, args: Any, result: torch.Tensor) -> None:
@@ -558,6 +577,14 @@ def _key(tensor: torch.Tensor) -> int:
         return 0
 
 
+def _about(tensor: torch.Tensor) -> _Known | None:
+    """Returns what is known of a tensor's storage so far."""
+    try:
+        return _known.get(tensor.untyped_storage()._cdata)
+    except (RuntimeError, NotImplementedError):
+        return None
+
+
 def _of(tensor: torch.Tensor) -> _Known | None:
     """Returns what is known of a tensor's storage, for as long as that lives; None without one."""
     try:
@@ -568,10 +595,12 @@ def _of(tensor: torch.Tensor) -> _Known | None:
     return _known.get(key) or _remember(storage, key, Placement.UNKNOWN)
 
 
-def tensors_in(values: Any) -> Iterator[torch.Tensor]:
-    """Yields the tensors among arguments, those in lists too."""
+def tensors_in(values: Any) -> list[torch.Tensor]:
+    """Returns the tensors among arguments, those in lists too."""
+    found: list[torch.Tensor] = []  # a generator takes twice as long
     for one in values:
         if isinstance(one, torch.Tensor):
-            yield one
+            found.append(one)
         elif isinstance(one, (list, tuple)):
-            yield from (tensor for tensor in one if isinstance(tensor, torch.Tensor))
+            found += [tensor for tensor in one if isinstance(tensor, torch.Tensor)]
+    return found

@@ -161,11 +161,16 @@ class StepMode(OperatorMode):
     def run(self, operator: Operator, args: Any, kwargs: Any) -> Any:
         """Makes a call of an operator and says what it did."""
         result = called(operator, args, kwargs)
-        if operator.step is _view and not placements.elsewhere:
+        kind = operator.step
+        if kind is _view and not placements.elsewhere:
             return result
         if not (modes_on() and is_traced()):
             try:
-                self._classify(operator, args, kwargs, result)
+                # Most operators by far: two calls in Python less.
+                if kind is _plain and not self.counting and type(result) is torch.Tensor:
+                    placements.derive(result, args, self._placement)
+                else:
+                    self._classify(operator, args, kwargs, result)
             except Exception as err:
                 self.failed(err)
         return result
@@ -180,7 +185,11 @@ class StepMode(OperatorMode):
                 self._listener.launch(operator.func)
         elif kind is _view:
             placements.move_views(args, result)
-        elif kind not in _OF_TENSORS or not any(type(one) in _NUMBERS for one in args[:2]):
+        else:
+            if kind in _OF_TENSORS:
+                for one in args[:2]:
+                    if type(one) in _NUMBERS:
+                        return
             kind(self, operator, args, kwargs, result)
 
     def _placement(self, tensor: torch.Tensor) -> Placement:

@@ -9,10 +9,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch._C import _dispatch_keys as keys_of
+from torch._C import (
+    _get_dispatch_stack_at,
+    _pop_torch_function_stack,
+    _push_on_torch_function_stack,
+)
 from torch._C import _is_torch_function_all_disabled as functions_are_off
 from torch._C import _len_torch_dispatch_stack as modes_on
 from torch._C import _len_torch_function_stack as function_modes_on
-from torch._C import _pop_torch_function_stack, _push_on_torch_function_stack
 from torch._C._dynamo import eval_frame
 from torch.utils._python_dispatch import (
     TorchDispatchMode,
@@ -65,7 +69,10 @@ def _modes_of_users() -> list[Any]:
 
 def is_traced() -> bool:
     """Tells whether one of torch's own modes is beneath: a fake one does nothing for real."""
-    return len(_modes_of_users()) < modes_on()
+    for at in range(modes_on()):
+        if getattr(_get_dispatch_stack_at(at), "_mode_key", None) is not None:
+            return True
+    return False
 
 
 def is_ours(mode: Any) -> bool:
@@ -123,7 +130,8 @@ def _plain_keys() -> int:
     return functools.reduce(operator.or_, bits)
 
 
-_OTHER_KEYS = ~_plain_keys()
+#: The bits of all other keys.
+OTHER_KEYS = ~_plain_keys()
 
 
 def has_memory(tensor: torch.Tensor) -> bool:
@@ -132,7 +140,7 @@ def has_memory(tensor: torch.Tensor) -> bool:
     A sparse, nested, fake, functional or wrapped one, and one of a class that dispatches itself,
     has a key that says so.
     """
-    return not keys_of(tensor).raw_repr() & _OTHER_KEYS
+    return not keys_of(tensor).raw_repr() & OTHER_KEYS
 
 
 def left_alone(function: F) -> F:
@@ -151,10 +159,11 @@ def unheard() -> Any:
 
     Of operators ours is called last; a read by the host comes to us before any of them.
     """
-    return _Unheard() if _any_mode_sees_us() else _HEARD_BY_NOBODY
+    return _Unheard() if any_mode_sees_us() else _HEARD_BY_NOBODY
 
 
-def _any_mode_sees_us() -> bool:
+def any_mode_sees_us() -> bool:
+    """Tells whether a mode, of the program or ours, would be called for what is called here."""
     return bool(modes_on() or (function_modes_on() and not functions_are_off()))
 
 
@@ -164,7 +173,7 @@ class own_code(contained):  # noqa: N801  # reads as a function
     __slots__ = ("_modes",)
 
     def __enter__(self) -> None:
-        self._modes = _Unheard() if _any_mode_sees_us() else None
+        self._modes = _Unheard() if any_mode_sees_us() else None
         if self._modes is not None:
             self._modes.__enter__()
 
@@ -220,15 +229,6 @@ def without_others() -> Iterator[None]:
                 left.clear()
 
 
-def silences(operator: Operator) -> bool:
-    """Tells whether a call may be made with function modes off, which cost a call in Python each.
-
-    They heard what the program called. Below it torch runs no Python that they could hear, unless
-    an operator is not torch's own, or a mode of torch's does its work.
-    """
-    return operator.of_torch and function_modes_on() > 0 and not modes_on()
-
-
 class OperatorMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Sees each operator of a thread: what is done with one is said by `run`, in a subclass."""
 
@@ -254,7 +254,10 @@ class OperatorMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             # A function mode would call the operator, and not what it consists of.
             with torch._C.DisableTorchFunction(), self:
                 return func.decompose(*args, **(kwargs or {}))
-        if silences(operator):
+        # Function modes cost a call in Python each. They heard what the program called; below it
+        # torch runs no Python that they could hear, unless an operator is not torch's own, or a
+        # mode of torch's does its work.
+        if operator.of_torch and function_modes_on() and not modes_on():
             with torch._C.DisableTorchFunction():
                 return self.run(operator, args, kwargs or {})
         return self.run(operator, args, kwargs or {})
