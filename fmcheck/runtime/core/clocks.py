@@ -64,7 +64,7 @@ class Clocks:
 
     def now(self, lane: int) -> Epoch:
         """Returns the epoch that an access of the lane has now."""
-        return Epoch(lane, int(self._known[lane, lane]))
+        return Epoch(lane, self._known.item(lane, lane))
 
     def release(self, lane: int) -> npt.NDArray[np.int64]:
         """Returns all that the lane knows, itself included; what it does next is not in it."""
@@ -88,11 +88,11 @@ class Clocks:
 
     def covers(self, lane: int, epoch: Epoch) -> bool:
         """Tells whether an epoch happened before all that the lane does from now on."""
-        return epoch.time <= int(self._known[lane, epoch.lane])
+        return epoch.time <= self._known.item(lane, epoch.lane)
 
     def known(self, lane: int, of: int) -> int:
         """Returns how much of another lane's time a lane knows."""
-        return int(self._known[lane, of])
+        return self._known.item(lane, of)
 
 
 class Conflict(NamedTuple):

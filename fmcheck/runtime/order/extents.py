@@ -6,10 +6,11 @@ what tells the elements is kept as it came, a shape with strides or an index, an
 
 from __future__ import annotations
 
+import functools
 import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 import torch
 
@@ -25,9 +26,11 @@ if TYPE_CHECKING:
 
 #: More pieces than this are not compared one by one.
 LIMIT = 1 << 16
+# Layouts whose offsets are kept, of no more elements than that each.
+_LAYOUTS = 8
 
 
-class Extent:
+class Extent(msgspec.Struct, eq=False):
     """The pieces of a tensor that an access touches."""
 
     def pieces(self) -> Pieces | None:
@@ -38,13 +41,11 @@ class Extent:
         return None
 
 
-@dataclass(eq=False, slots=True)
-class Some(Extent):
+class Some(Extent, eq=False):
     """Elements that nobody can tell, but one of them at least."""
 
 
-@dataclass(eq=False, slots=True)
-class Strided(Extent):
+class Strided(Extent, eq=False):
     """All elements of a tensor that is not dense."""
 
     low: int
@@ -67,8 +68,7 @@ class Strided(Extent):
         return np.sort(starts), run
 
 
-@dataclass(eq=False, slots=True)
-class Picked(Extent):
+class Picked(Extent, eq=False):
     """The elements of a tensor that an index picks: `pick` takes them out of their addresses."""
 
     low: int
@@ -79,12 +79,21 @@ class Picked(Extent):
 
     def pieces(self) -> Pieces | None:
         """Returns them, an element each."""
-        places = torch.full((1,) * len(self.shape), self.low, dtype=torch.int64, device="cpu")
-        for dim, (n, stride) in enumerate(zip(self.shape, self.strides, strict=True)):
-            steps = torch.arange(n, dtype=torch.int64, device="cpu") * (stride * self.itemsize)
-            places = places + steps.view([-1 if one == dim else 1 for one in range(places.dim())])
-        starts: npt.NDArray[np.int64] = np.unique(self.pick(places).reshape(-1).numpy())
-        return starts, self.itemsize
+        offsets = _offsets(tuple(self.shape), tuple(self.strides), self.itemsize)
+        starts: npt.NDArray[np.int64] = self.pick(torch.from_numpy(offsets)).reshape(-1).numpy()
+        return np.sort(starts) + self.low, self.itemsize
+
+
+@functools.lru_cache(maxsize=_LAYOUTS)
+def _offsets(
+    shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int
+) -> npt.NDArray[np.int64]:
+    """Returns where each element of a layout lies, in bytes from the first: engines have few."""
+    offsets = np.zeros((1,) * len(shape), np.int64)
+    for dim, (n, stride) in enumerate(zip(shape, strides, strict=True)):
+        steps = np.arange(n, dtype=np.int64) * (stride * itemsize)
+        offsets = offsets + steps.reshape([-1 if one == dim else 1 for one in range(len(shape))])
+    return offsets
 
 
 def meet(one: Extent, other: Extent) -> bool | None:
@@ -113,7 +122,7 @@ def meets_range(one: Extent, low: int, high: int) -> bool | None:
 
 def _by_index(args: Any) -> Pick:
     indices = [None if one is None else one.clone() for one in args[1]]
-    return lambda places: torch.ops.aten.index(places, indices)
+    return lambda places: torch.ops.aten.index.Tensor(places, indices)
 
 
 def _along(args: Any) -> Pick:
@@ -181,9 +190,9 @@ def picked(table: _Table, name: str, args: Any) -> Extent | None:
     picking, place = known
     tensor, index = args[0], args[place]
     given = index if isinstance(index, (list, tuple)) else [index]
-    known_here = all(one is None or one.device.type == "cpu" for one in (tensor, *given))
-    if not known_here or max(one.numel() for one in (tensor, *given) if one is not None) > LIMIT:
-        return Some()
+    for one in (tensor, *given):
+        if one is not None and (not one.is_cpu or one.numel() > LIMIT):
+            return Some()
     return Picked(address_of(tensor), tensor.shape, tensor.stride(), tensor.itemsize, picking(args))
 
 

@@ -16,6 +16,8 @@ from collections import OrderedDict, deque
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from fmcheck.finding import Event
 from fmcheck.runtime.core.clocks import Clocks, Epoch
 
@@ -42,8 +44,7 @@ _GONE = 32
 _NONE: tuple[type[None], tuple[()]] = type(None), ()
 
 
-@dataclass(frozen=True, slots=True)
-class Happening:
+class Happening(msgspec.Struct, frozen=True):
     """One thing that happened on a lane, in the order of issue.
 
     `what` is one of `finding.Event`'s words, `launch` or `free`. `moment` says where and in which
@@ -402,7 +403,7 @@ class Fences:
         ordered: bool = True,
     ) -> Happening:
         """Keeps what happened on a lane, and tells the listeners."""
-        count = self.clocks.now(lane.number).time
+        count = self.clocks.known(lane.number, lane.number)
         happened = Happening(next(self._numbers), lane, what, moment, count, after, about, ordered)
         lane.ring.append(happened)
         for listener in self.listeners:
