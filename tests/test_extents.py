@@ -219,6 +219,19 @@ def test_an_index_write_does_not_end_the_following(watch: Watch) -> None:
     assert crossed(watch, writes, lambda t: t[0].clone()) == ["FR401"]
 
 
+def test_a_nested_tensor_over_memory_that_is_known_is_not_followed(watch: Watch) -> None:
+    with torch.cpu.stream(torch.cpu.Stream()):
+        flat = torch.ones(4)
+        flat.add_(1)
+        laid = (torch.tensor([[2, 2]]), torch.tensor([[2, 1]]), torch.tensor([0]))
+        nested = torch._nested_view_from_buffer(flat, *laid)
+        assert watch.coverage().untracked == ()
+        assert nested.clone().is_nested
+    ((what, reason, _),) = watch.coverage().untracked
+    assert what == "operators"
+    assert "nested" in reason
+
+
 def test_too_many_pieces_are_not_compared_and_counted(watch: Watch) -> None:
     one, two = torch.cpu.Stream(), torch.cpu.Stream()
     with torch.cpu.stream(one):

@@ -6,11 +6,13 @@ reached, and the asynchronous copies that read or fill it. Whose memory it is, `
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import weakref
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+import msgspec
+import torch
 
 from fmcheck.runtime.core.clocks import Epoch
 from fmcheck.runtime.order.extents import Picked, Some, Strided, meet, meets_range
@@ -20,17 +22,15 @@ from fmcheck.runtime.steps.writes import address_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    import torch
-
     from fmcheck.runtime.order.extents import Extent
     from fmcheck.runtime.order.fences import Lane
 
 #: Bytes of a copy's source that are kept, to see whether somebody wrote it out of torch's sight.
 KEPT_BYTES = 1 << 16
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
-@dataclass(eq=False, slots=True)  # frozen, it would take four times as long to make
-class BlockTouch:
+class BlockTouch(msgspec.Struct, eq=False):  # a data class takes twice as long to make
     """One access of a storage: bytes [low, high), of which `extent` tells some, None all.
 
     `is_copy` tells of a copy that the host does not wait for: what the host does beside it is
@@ -73,8 +73,7 @@ class BlockTouch:
         return is_whole and self.low <= other.low and other.high <= self.high
 
 
-@dataclass(eq=False, slots=True)
-class BlockUse:
+class BlockUse(msgspec.Struct, eq=False):
     """One touch of a block: bytes [low, high), by which lane, when and where.
 
     It is `by_kernel` where the lane has done more to the block than asynchronous copies.
@@ -106,8 +105,7 @@ class Freed:
     moment: int
 
 
-@dataclass(frozen=True, slots=True)
-class PendingCopy:
+class PendingCopy(msgspec.Struct, frozen=True, eq=False):
     """An asynchronous copy that the host has not waited for: its source or its target.
 
     `known` tells that this end is the host's, `sure` that it is so beyond doubt, `doubtful` that it
@@ -125,8 +123,7 @@ class PendingCopy:
     real: bool = False
 
 
-@dataclass(eq=False, slots=True)
-class Block:
+class Block(msgspec.Struct, eq=False):
     """What is known of one storage. `made` is its allocation by an operator, None for any other,
     and `former` the last use, on that lane, of anything that it had freed by then.
 
@@ -142,13 +139,13 @@ class Block:
 
     storage: _Storage
     device: torch.device
-    uses: dict[int, BlockUse] = field(default_factory=dict)
-    writes: list[BlockTouch] = field(default_factory=list)
-    reads: list[BlockTouch] = field(default_factory=list)
+    uses: dict[int, BlockUse] = {}
+    writes: list[BlockTouch] = []
+    reads: list[BlockTouch] = []
     made: BlockUse | None = None
     former: BlockUse | None = None
     lent: frozenset[int] = frozenset()
-    sent: dict[int, BlockTouch] = field(default_factory=dict)
+    sent: dict[int, BlockTouch] = {}
     homes: frozenset[int] = frozenset()
     is_apart: bool = False
     filled_by: tuple[PendingCopy, ...] = ()
@@ -170,12 +167,6 @@ class _Storage(weakref.ref[Any]):
     key: int
 
 
-def _referred(storage: torch.UntypedStorage, gone: Callable[[Any], object]) -> _Storage:
-    ref = _Storage(storage, gone)
-    ref.key = storage._cdata
-    return ref
-
-
 class Blocks:
     """All blocks that were seen and still live; `freed` is called at the end of each."""
 
@@ -183,18 +174,45 @@ class Blocks:
         self.freed: Callable[[Block], None] | None = None
         self._known: dict[int, Block] = {}
         self._ended: list[_Storage] = []
+        self._note_end = self._ended.append
 
     def of(self, tensor: torch.Tensor) -> Block:
         """Returns the block that a tensor lies in."""
-        self._settle()
+        if self._ended:
+            self._settle()
         storage = tensor.untyped_storage()
         return self._known.get(storage._cdata) or self._begin(storage, tensor.device)
 
     def of_all(self, tensors: list[torch.Tensor]) -> list[Block]:
         """Returns the blocks that tensors lie in."""
-        self._settle()
-        known = self._known
-        return [known.get(one.untyped_storage()._cdata) or self.of(one) for one in tensors]
+        if self._ended:
+            self._settle()
+        known, found = self._known, []
+        for one in tensors:
+            storage = one.untyped_storage()
+            block = known.get(storage._cdata)
+            found.append(self._begin(storage, one.device) if block is None else block)
+        return found
+
+    def of_known(self, tensors: list[torch.Tensor]) -> list[Block] | None:
+        """Returns the same, None unless all are seen at a glance to be plain memory.
+
+        What lies in a known block is, but for a nested tensor over it and one of a class.
+        """
+        if self._ended:
+            self._settle()
+        known, found = self._known, []
+        for one in tensors:
+            if type(one) not in _PLAIN or one.is_nested:
+                return None
+            try:
+                block = known.get(one.untyped_storage()._cdata)
+            except (RuntimeError, NotImplementedError):  # without storage
+                return None
+            if block is None:
+                return None
+            found.append(block)
+        return found
 
     def renew(self, storage: torch.UntypedStorage) -> Block | None:
         """Begins another block in a storage that has other memory now, None if it has none."""
@@ -210,17 +228,25 @@ class Blocks:
         """
         storage = block.storage()
         if storage is not None:
-            block.storage = _referred(storage, self._gone)
+            ref = _Storage(storage, self._gone)
+            ref.key = storage._cdata
+            block.storage = ref
 
     def _begin(self, storage: torch.UntypedStorage, device: torch.device) -> Block:
-        ref = _referred(storage, self._ended.append)
-        made = self._known[ref.key] = Block(ref, device)
+        ref = _Storage(storage, self._note_end)
+        key = ref.key = storage._cdata
+        made = self._known[key] = Block(ref, device)
         return made
 
     def _settle(self) -> None:
         while self._ended:
-            with contextlib.suppress(IndexError):  # another thread was there first
-                self._gone(self._ended.pop())
+            try:
+                ref = self._ended.pop()
+            except IndexError:  # another thread was there first
+                return
+            block = self._known.get(ref.key)  # as in `_gone`
+            if block is not None and block.storage is ref:
+                self._end(ref.key)
 
     @left_alone
     def _gone(self, ref: Any) -> None:
@@ -241,8 +267,8 @@ class Blocks:
 def span(tensor: torch.Tensor) -> tuple[int, int]:
     """Returns the first byte of a tensor's elements, and the one after the last."""
     low = address_of(tensor)
-    if not tensor.numel():
-        return low, low
+    if tensor.is_contiguous():
+        return low, low + tensor.nbytes
     reach = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
     return low, low + (reach + 1) * tensor.element_size()
 

@@ -132,24 +132,26 @@ class CrossStreamTensors:
     def after(self, call: OperatorCall) -> None:
         """Judges the accesses of a call."""
         now, plan = call.now(self.fences), call.plan
-        if call.reads:
-            is_loose = not plan.of_torch or plan.name in PARTLY
-            picks = plan.name in READS
-            for tensor, block in zip(call.reads, call.read_in(self.blocks), strict=True):
+        name, reads = plan.name, call.reads
+        if reads:
+            is_loose = not plan.of_torch or name in PARTLY
+            picks = name in READS
+            for tensor, block in zip(reads, call.read_in(self.blocks), strict=True):
                 if block.left_out and _is_followed_by_others(block):
                     continue
                 late = self._late(call, tensor, block, now)
                 if picks and tensor is call.args[0]:
-                    late.extent = picked(READS, plan.name, call.args)
-                late.is_loose = is_loose
+                    late.extent = picked(READS, name, call.args)
+                if is_loose:
+                    late.is_loose = True
                 self._read(block, late)
         for tensor in call.writes:
             block = self.blocks.of(tensor)
             if not (block.left_out and _is_followed_by_others(block)):
                 late = self._late(call, tensor, block, now)
-                if plan.name not in WRITES or self._picks(block, late, call):
+                if name not in WRITES or self._picks(block, late, call):
                     self._write(block, late)
-        if plan.fills:
+        if call.made and plan.fills:
             for tensor, block in zip(call.made, call.made_in(self.blocks), strict=True):
                 if not block.left_out:
                     late = self._late(call, tensor, block, now)
@@ -174,18 +176,27 @@ class CrossStreamTensors:
         self, call: OperatorCall, tensor: torch.Tensor, block: Block, now: tuple[Lane, int, int]
     ) -> BlockTouch:
         """Returns a call's touch: of the host's memory only copies are in a stream's order."""
-        host = self.fences.host
-        if block.on_host and not call.is_async_copy and now[0] is not host:
-            now = host, self.fences.time(host), call.moment_on(host)
-        touch = _touch_of(tensor, *now, call.is_async_copy)
-        touch.sent = origin_of(tensor) if block.is_apart else None
+        lane, count, moment = now
+        is_copy = call.is_async_copy
+        if block.on_host and not is_copy:
+            host = self.fences.host
+            if lane is not host:
+                lane, count, moment = host, self.fences.time(host), call.moment_on(host)
+        if tensor.is_contiguous():  # as `_touch_of` has it, a call in Python less
+            low = address_of(tensor)
+            touch = BlockTouch(lane, count, moment, low, low + tensor.nbytes, None, is_copy)
+        else:
+            touch = _touch_of(tensor, lane, count, moment, is_copy)
+        if block.is_apart:
+            touch.sent = origin_of(tensor)
         return touch
 
     # --- judging ---
 
     def _read(self, block: Block, late: BlockTouch) -> None:
+        lane = late.lane
         for early in block.writes:
-            if early.lane is not late.lane and self._misses(block, early, late):
+            if early.lane is not lane and self._misses(block, early, late):
                 self._report("write-read", block, early, late)
                 break
         self._remember(block.reads, late)
@@ -267,11 +278,13 @@ class CrossStreamTensors:
         if not kept:
             kept.append(late)
             return
-        if len(kept) == 1 and kept[0].lane is late.lane and late.covers(kept[0]):
-            kept[0] = late
-            return
         if late.extent is None and not late.is_loose:  # else it covers none
-            kept[:] = [one for one in kept if one.lane is not late.lane or not late.covers(one)]
+            lane, low, high = late.lane, late.low, late.high
+            one = kept[0]
+            if len(kept) == 1 and one.lane is lane and low <= one.low and one.high <= high:
+                kept[0] = late
+                return
+            kept[:] = [one for one in kept if one.lane is not lane or not late.covers(one)]
         if len(kept) == _REMEMBERED:
             past = self._past(kept)
             if past is None:

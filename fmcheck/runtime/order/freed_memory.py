@@ -22,12 +22,12 @@ class FreedMemory:
 
     def __init__(self, fences: Fences, reports: TooSoon) -> None:
         self._fences, self._reports = fences, reports
-        self._in_use: dict[int, list[Freed]] = {}
+        self.in_use: dict[int, list[Freed]] = {}
         self._former: dict[int, BlockUse] = {}
 
     def begin_test(self) -> None:
         """Forgets what was freed."""
-        self._in_use.clear()
+        self.in_use.clear()
         self._former.clear()
 
     def former(self, lane: Lane) -> BlockUse | None:
@@ -39,18 +39,20 @@ class FreedMemory:
         if block.made is None:
             return
         lane = block.made.lane
-        own, former = block.uses.get(lane.number, block.made), self.former(lane)
+        own, former = block.uses.get(lane.number, block.made), self._former.get(lane.number)
         if former is None or former.lane is not lane or former.count < own.count:
             self._former[lane.number] = own
         for use in block.uses.values():
+            if use.lane is lane:
+                continue
             # The host's allocator waits for the copies from and to its memory.
             is_kept = block.is_host and not use.by_kernel
-            is_own = use.lane is lane or use.lane.number in block.sent
+            is_own = use.lane.number in block.sent
             if is_own or is_kept or self._is_lent(block, use):
                 continue
             if not self._fences.ordered(use.epoch, lane):
                 freed = Freed(block.made, use, self._reports.here())
-                self._in_use.setdefault(lane.number, []).append(freed)
+                self.in_use.setdefault(lane.number, []).append(freed)
                 return
 
     def _is_lent(self, block: Block, use: BlockUse) -> bool:
@@ -62,7 +64,7 @@ class FreedMemory:
 
     def allocated(self, lane: Lane) -> None:
         """Judges what a lane freed since its last allocation: this one may get that memory."""
-        for freed in self._in_use.pop(lane.number, ()):
+        for freed in self.in_use.pop(lane.number, ()):
             if freed.made.lane is lane and not self._fences.ordered(freed.use.epoch, lane):
                 self._reused(freed)
 

@@ -14,11 +14,11 @@ import functools
 import itertools
 import random
 import weakref
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from msgspec.structs import replace
 
 from fmcheck.runtime.core.containment import contained
 from fmcheck.runtime.core.patches import patch
@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 _NO_READS = frozenset({"cpu"})
 # They give an array over the host's memory, which is read later, out of torch's sight.
 _VIEWS = frozenset({"numpy", "__array__"})
+# Members of an enum are looked up by a call in Python.
+_HOST, _DEVICE = Placement.HOST, Placement.DEVICE
 _UNCERTAIN = (Placement.UNKNOWN, Placement.EITHER)
 _EARLY = "the host reads the target of an asynchronous copy that it has not waited for"
 _UNREAD = (
@@ -129,20 +131,21 @@ class Lifetimes:
 
     def before(self, call: OperatorCall) -> Callable[[], None] | None:
         """The host is about to read or write: what copies still work with is not its to touch."""
+        name = call.plan.name
         if call.host:
             self._looks(call)
         elif not call.is_async_copy:
             for tensor in call.writes:
                 self._writes(call, tensor)
-            if call.plan.name == "copy_":
+            if name == "copy_":
                 self._blocks(call)
-        if call.name == "_to_copy":
+        if name == "_to_copy":
             self._leaves(call)
-        is_async = call.name == "copy_" and call.is_async_copy
-        if is_async and self._placement(call.args[1]) is Placement.HOST:
+        is_async = name == "copy_" and call.is_async_copy
+        if is_async and self._placement(call.args[1]) is _HOST:
             self._is_on_host(call.args[1])
         if call.reads and not (
-            call.is_async_copy or call.is_view or (call.host and call.name in _NO_READS)
+            call.is_async_copy or call.is_view or (call.host and name in _NO_READS)
         ):
             for tensor, block in zip(call.reads, call.read_in(self.blocks), strict=True):
                 if block.filled_by and self._host_reads(call, tensor, block) and self._is_shown():
@@ -174,7 +177,7 @@ class Lifetimes:
             self._is_on_host(tensor)
         touch = None
         is_judged = not block.on_host
-        is_guess = is_judged and self._placement(tensor) is not Placement.HOST
+        is_guess = is_judged and self._placement(tensor) is not _HOST
         if is_judged:
             touch = self.cross_stream.arrived(tensor, lane, is_guess, is_waited_for, is_apart)
         if is_waited_for and not is_guess:
@@ -189,28 +192,26 @@ class Lifetimes:
         elif call.name == "numpy" and not placements.was_pulled(tensor):
             self._view_as_array(tensor)
         if call.name in _VIEWS and not placements.was_pulled(tensor):
-            call.is_view = self._placement(tensor) is Placement.HOST
+            call.is_view = self._placement(tensor) is _HOST
 
     def _view_as_array(self, tensor: torch.Tensor) -> None:
-        if self._placement(tensor) is not Placement.DEVICE:
+        if self._placement(tensor) is not _DEVICE:
             self._is_on_host(tensor)
 
     def _blocks(self, call: OperatorCall) -> None:
         """A copy from or to the device that says nothing of blocking: the host waits for it."""
         target, source = call.args[:2]
         ends = self._placement(target), self._placement(source)
-        if ends == (Placement.HOST, Placement.DEVICE):
+        if ends == (_HOST, _DEVICE):
             self._is_on_host(target)
-        elif ends == (Placement.DEVICE, Placement.HOST):
+        elif ends == (_DEVICE, _HOST):
             self._is_on_host(source)
         self._ends_in_wait(call, ends)
 
     def _ends_in_wait(self, call: OperatorCall, ends: tuple[Placement, Placement]) -> None:
         """A copy between these placements: the host waits for it, unless it says otherwise."""
-        call.is_waited_for = not call.is_async_copy and set(ends) == {
-            Placement.HOST,
-            Placement.DEVICE,
-        }
+        are_apart = ends in ((_HOST, _DEVICE), (_DEVICE, _HOST))
+        call.is_waited_for = are_apart and not call.is_async_copy
 
     def after(self, call: OperatorCall) -> None:
         """Notes who used what."""
@@ -223,29 +224,33 @@ class Lifetimes:
         tensors, blocks = call.reads, call.read_in(self.blocks)
         if call.writes:
             tensors, blocks = tensors + call.writes, blocks + self.blocks.of_all(call.writes)
-        by_host = False
+        by_host, is_async = False, call.is_async_copy
         for tensor, block in zip(tensors, blocks, strict=True):
-            if number not in block.uses and (block.made or block.uses):
+            uses = block.uses
+            if number not in uses and (block.made or uses):
                 self._crosses(call, tensor, block)
             by_host = by_host or block.on_host
         by_host = by_host and call.plan.of_torch and self._are_surely_host(tensors)
-        for tensor, block in zip(tensors, blocks, strict=True):
+        for block in blocks:
             if by_host:
-                self._is_on_host(tensor)
-            if call.is_async_copy:
+                _is_the_hosts(block)
+            if is_async:
                 known = block.uses.get(number)
                 by_kernel = known is not None and known.by_kernel
                 block.uses[number] = BlockUse(use.lane, use.count, use.moment, by_kernel=by_kernel)
             elif not by_host:
                 block.uses[number] = use
-        for tensor, block in zip(call.made, call.made_in(self.blocks), strict=True):
-            if block.made is None:
-                block.made, block.former = use, self._freed_memory.former(call.lane)
-                self._make(call, tensor)
-                self._freed_memory.allocated(call.lane)
-            if by_host and placements.is_sure(tensor):
-                self._is_on_host(tensor)
-        if call.is_async_copy:
+        if call.made:
+            freed = self._freed_memory
+            for tensor, block in zip(call.made, call.made_in(self.blocks), strict=True):
+                if block.made is None:
+                    block.made, block.former = use, freed.former(call.lane)
+                    self._make(call, tensor)
+                    if freed.in_use:
+                        freed.allocated(call.lane)
+                if by_host and placements.is_sure(tensor):
+                    _is_the_hosts(block)
+        if is_async:
             self._copied(call, use)
         elif call.is_waited_for:
             self.fences.read_by_host(call.lane)
@@ -277,9 +282,7 @@ class Lifetimes:
             return
         placement = self._placement(tensor)
         # What is copied to or from memory that was made on "cpu" may well be the host's.
-        if placement is Placement.DEVICE or (
-            placement is Placement.EITHER and call.name not in COPIES
-        ):
+        if placement is _DEVICE or (placement is Placement.EITHER and call.name not in COPIES):
             self._freed_memory.taken(call, made)
 
     def _placement(self, tensor: torch.Tensor) -> Placement:
@@ -291,29 +294,34 @@ class Lifetimes:
         if name == "_to_copy" and call.kwargs.get("device") is not None:
             self._send(call, tensor)
             return
-        operands = call.reads or list(placements.tensors_in(call.args[:1]))
-        blocks = call.read_in(self.blocks)
+        operands = call.reads or placements.tensors_in(call.args[:1])
         number = call.lane.number
-        if any(number in one.sent and number not in one.homes for one in blocks):
-            placements.made(tensor, Placement.DEVICE)  # what is sent is the device's from then on
+        for one in call.read_in(self.blocks):
+            if number in one.sent and number not in one.homes:
+                placements.made(tensor, _DEVICE)  # what is sent is the device's after that
+                break
         if operands:
             known = placements.derive(tensor, operands, self._placement)
             # What is made in the likeness of another one may be meant for the other side.
-            if known is not None and not (name.endswith("_like") or name.startswith("new_")):
+            if (
+                known is not None
+                and known.made is _HOST
+                and not (name.endswith("_like") or name.startswith("new_"))
+            ):
                 placements.settle(known, operands)
 
     def _send(self, call: OperatorCall, tensor: torch.Tensor) -> None:
         """A copy by `to`: from the host to the device, or the other way."""
         source, asked = self._placement(call.args[0]), factories.asked()
-        if source is Placement.HOST or self.blocks.of(call.args[0]).on_host:
-            source = Placement.HOST
+        if source is _HOST or self.blocks.of(call.args[0]).on_host:
+            source = _HOST
             stays = asked is not None and asked.names_side and asked.goes_to_host
-            target = Placement.HOST if stays else Placement.DEVICE
-        elif asked is None or (asked.goes_to_host and source is not Placement.DEVICE):
+            target = _HOST if stays else _DEVICE
+        elif asked is None or (asked.goes_to_host and source is not _DEVICE):
             return
         else:
-            target = Placement.HOST if asked.goes_to_host else Placement.DEVICE
-        is_sure = target is Placement.HOST and self.placements.goes(asked) is Placement.HOST
+            target = _HOST if asked.goes_to_host else _DEVICE
+        is_sure = target is _HOST and self.placements.goes(asked) is _HOST
         placements.made(tensor, target, is_sure)
         self._ends_in_wait(call, (target, source))
 
@@ -340,13 +348,13 @@ class Lifetimes:
             # What is sent by an asynchronous copy is the host's, unless it is brought there.
             is_doubtful = placement in _UNCERTAIN or placements.is_guess(tensor)
             doubtful = is_doubtful and is_sent and not is_target
-            known = placement is Placement.HOST or doubtful
+            known = placement is _HOST or doubtful
             block.is_host = known
             if not is_target:
                 self._compare(block, use.moment)
             self._met_by_copies.add(block)
             if known:
-                self._is_on_host(tensor)
+                _is_the_hosts(block)
             end = BlockUse(use.lane, use.count, use.moment, low, high)
             # One that is made again, later, changes its target itself.
             may_change = is_target and self._perturbs
@@ -411,11 +419,7 @@ class Lifetimes:
 
         A tensor that was made without a device is taken for that once it is copied as a host's is.
         """
-        block = self.blocks.of(tensor)
-        if not block.on_host:
-            block.on_host = True
-            block.writes = [one for one in block.writes if one.is_copy]
-            block.reads = [one for one in block.reads if one.is_copy]
+        _is_the_hosts(self.blocks.of(tensor))
 
     # --- FR404 ---
 
@@ -520,7 +524,7 @@ class Lifetimes:
     def _is_brought(self, call: OperatorCall) -> bool:
         """Tells whether a copy writes what may come from the device."""
         return call.name == "copy_" and self._placement(call.args[1]) in (
-            Placement.DEVICE,
+            _DEVICE,
             Placement.EITHER,
         )
 
@@ -602,10 +606,17 @@ class Lifetimes:
         return self.fences.ordered(copy.use.epoch, self.fences.host)
 
     def _forget_done(self, block: Block) -> None:
-        block.filled_by, block.read_by = (
-            tuple(one for one in kept if not self._is_done(one))
-            for kept in (block.filled_by, block.read_by)
-        )
+        if block.filled_by:
+            block.filled_by = tuple(one for one in block.filled_by if not self._is_done(one))
+        if block.read_by:
+            block.read_by = tuple(one for one in block.read_by if not self._is_done(one))
+
+
+def _is_the_hosts(block: Block) -> None:
+    if not block.on_host:
+        block.on_host = True
+        block.writes = [one for one in block.writes if one.is_copy]
+        block.reads = [one for one in block.reads if one.is_copy]
 
 
 def _forget(block: Block, copy: PendingCopy) -> None:
@@ -617,6 +628,8 @@ def _forget(block: Block, copy: PendingCopy) -> None:
 
 def _written_in_sight(block: Block, low: int, high: int) -> None:
     """Notes a write that was seen: the bytes of copies from or to there tell nothing any more."""
+    if not (block.filled_by or block.read_by):
+        return
     block.filled_by, block.read_by = (
         tuple(replace(one, before=b"") if one.use.meets(low, high) else one for one in kept)
         for kept in (block.filled_by, block.read_by)

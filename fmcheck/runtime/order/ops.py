@@ -15,10 +15,11 @@ from __future__ import annotations
 import functools
 import sys
 import threading
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+import msgspec
 import torch
+from torch._C import _dispatch_keys as keys_of
 from torch._C import _len_torch_dispatch_stack as modes_on
 
 from fmcheck.runtime.core.containment import broke, contained, made_once
@@ -36,7 +37,9 @@ from fmcheck.runtime.steps.factories import (
 from fmcheck.runtime.steps.operators import COPIES, Operator, tensors_at, tensors_written
 from fmcheck.runtime.steps.placements import tensors_in
 from fmcheck.runtime.steps.torch_modes import (
+    OTHER_KEYS,
     OperatorMode,
+    any_mode_sees_us,
     called,
     has_memory,
     is_traced,
@@ -67,8 +70,7 @@ HOST_READS = (
 CHECK = "following operators on streams (FR401 to FR404)"
 
 
-@dataclass(eq=False, slots=True)
-class OperatorCall:
+class OperatorCall(msgspec.Struct, eq=False):
     """One operator that ran, or one read by the host.
 
     `reads` and `writes` are the tensors among its arguments, `made` those of its results that
@@ -83,7 +85,7 @@ class OperatorCall:
     lane: Lane
     reads: list[torch.Tensor]
     writes: list[torch.Tensor]
-    made: list[torch.Tensor] = field(default_factory=list)
+    made: list[torch.Tensor] = []
     host: bool = False
     device: torch.device | None = None
     #: Whether this copies without the host waiting for it.
@@ -100,13 +102,15 @@ class OperatorCall:
 
     def now(self, fences: Fences) -> tuple[Lane, int, int]:
         """Returns whose call it is, that lane's own time and the moment, looked for once."""
-        if self._now is None:
+        now = self._now
+        if now is None:
             tally = fences.tally
             if self._site < 0:
                 self._site = tally.sites.here(3)
             lane = fences.host if self.host else self.lane
-            self._now = lane, fences.time(lane), tally.moments.on(lane.name, self._site)
-        return self._now
+            now = lane, fences.time(lane), tally.moments.on(lane.name, self._site)
+            self._now = now
+        return now
 
     @property
     def has_line(self) -> bool:
@@ -185,6 +189,8 @@ class Ops:
         self.tally = tally
         self.listeners: list[OperatorListener] = []
         self.on_device: OnDevice | None = None
+        #: What the listeners know of memory.
+        self.blocks: Blocks | None = None
         self.moves: Moves | None = None
         self._is_watching = False
         self._here = _Here()
@@ -280,14 +286,16 @@ class Ops:
             or is_here()
         ):
             return make(plan, args, kwargs)
-        call = None
+        call, is_heard = None, any_mode_sees_us()
         try:
-            call = self._call(plan, args, kwargs)
+            call = self._call(plan, args, kwargs, is_heard)
         except Exception as err:
             broke(self.tally, CHECK, err)
         if call is None:
             return make(plan, args, kwargs)
-        return self._made(call, lambda: make(plan, args, kwargs))
+        if call.device is not None:
+            return self._made_on_device(call, lambda: make(plan, args, kwargs))
+        return self._made(call, is_heard, make, plan, args, kwargs)
 
     def is_watched(self) -> bool:
         """Tells whether the listeners hear of this thread's accesses."""
@@ -304,14 +312,18 @@ class Ops:
             self._undo(self.before(call))
             self.after(call)
 
-    def _call(self, plan: Operator, args: Any, kwargs: Any) -> OperatorCall | None:
-        """Returns an operator's call as listeners receive it, None if none does."""
+    def _call(self, plan: Operator, args: Any, kwargs: Any, is_heard: bool) -> OperatorCall | None:
+        """Returns an operator's call as listeners receive it, None if none does.
+
+        Where what is done here `is_heard` by modes of the program, no tensor is asked for anything.
+        """
         if plan.unknown:
             self.tally.untrack("operators", plan.unknown)
             return None
-        reads = tensors_at(plan.reads, args, kwargs)
+        reads = tensors_at(plan.reads, args, kwargs) if plan.reads else []
         writes = tensors_written(plan, args, kwargs) if plan.writes or plan.trained else []
-        if not (all(map(has_memory, reads)) and all(map(has_memory, writes))):
+        blocks = None if is_heard or self.blocks is None else self.blocks.of_known(reads)
+        if (blocks is None and not _have_memory(reads)) or (writes and not _have_memory(writes)):
             self.tally.untrack("operators", _NO_MEMORY)
             if plan.name in COPIES:  # judged by both of its ends
                 return None
@@ -343,7 +355,11 @@ class Ops:
         if lane.fences.tally is not self.tally:  # a probe's
             return None
         call = OperatorCall(plan, args, kwargs, lane, reads, writes, host=by_host)
-        call.is_async_copy = plan.name in COPIES and _is_asynchronous(call)
+        if plan.name in COPIES:
+            call.is_async_copy = _is_asynchronous(call)
+        call._read_in = blocks
+        # Behind the call, more frames of ours would lie between.
+        call._site = self.tally.sites.here(3)
         return call
 
     def _judge_by_hand(self, on_device: OnDevice, call: OperatorCall) -> None:
@@ -355,30 +371,32 @@ class Ops:
         finally:
             self._here.quiet = False
 
-    def _made(self, call: OperatorCall, make: Callable[[], Any]) -> Any:
+    def _made(
+        self, call: OperatorCall, is_heard: bool, make: Callable[..., Any], *given: Any
+    ) -> Any:
         """Makes a call between what the listeners want before and after it."""
-        if call.device is not None:
-            return self._made_on_device(call, make)
-        undo = self.before(call)
+        undo = self.before(call) if is_heard else self._before(call)
         try:
-            result = make()
+            result = make(*given)
         finally:
             if undo:
                 self._undo(undo)
-        self._notify(call, result)
-        return result
-
-    def _notify(self, call: OperatorCall, result: Any) -> None:
-        """Tells the listeners of a call that was made."""
         try:
             if call.is_view:
                 call.view = result
             elif not (call.writes or call.host):
-                call.made = _made(result)
+                if type(result) is torch.Tensor:
+                    call.made = [] if keys_of(result).raw_repr() & OTHER_KEYS else [result]
+                else:
+                    call.made = _made(result)
             if call.made or call.plan.name != "_to_copy":
-                self.after(call)
+                if is_heard:
+                    self.after(call)
+                else:
+                    self._after(call)
         except Exception as err:
             broke(self.tally, CHECK, err)
+        return result
 
     def _made_on_device(self, call: OperatorCall, make: Callable[[], Any]) -> Any:
         on_device, device = self.on_device, call.device
@@ -388,28 +406,28 @@ class Ops:
 
     def before(self, call: OperatorCall) -> list[tuple[str, Callable[[], None]]]:
         """Tells the listeners of what is about to be done; returns what to call after it."""
+        with unheard():
+            return self._before(call)
+
+    def _before(self, call: OperatorCall) -> list[tuple[str, Callable[[], None]]]:
         here = self._here
         here.quiet = True
         undo: list[tuple[str, Callable[[], None]]] = []
         try:
-            with unheard():
-                self._before(call, undo)
+            for listener in self.listeners:
+                try:
+                    one = listener.before(call)
+                except Exception as err:
+                    broke(self.tally, listener.check, err)
+                    continue
+                if one is not None:
+                    undo.append((listener.check, one))
         except BaseException:
             self._undo(undo)
             raise
         finally:
             here.quiet = False
         return undo
-
-    def _before(self, call: OperatorCall, undo: list[tuple[str, Callable[[], None]]]) -> None:
-        for listener in self.listeners:
-            try:
-                one = listener.before(call)
-            except Exception as err:
-                broke(self.tally, listener.check, err)
-                continue
-            if one is not None:
-                undo.append((listener.check, one))
 
     def _undo(self, undo: list[tuple[str, Callable[[], None]]]) -> None:
         self._here.quiet = True
@@ -423,20 +441,20 @@ class Ops:
 
     def after(self, call: OperatorCall) -> None:
         """Tells the listeners of what was done."""
+        with unheard():
+            self._after(call)
+
+    def _after(self, call: OperatorCall) -> None:
         here = self._here
         here.quiet = True
         try:
-            with unheard():
-                self._after(call)
+            for listener in self.listeners:
+                try:
+                    listener.after(call)
+                except Exception as err:
+                    broke(self.tally, listener.check, err)
         finally:
             here.quiet = False
-
-    def _after(self, call: OperatorCall) -> None:
-        for listener in self.listeners:
-            try:
-                listener.after(call)
-            except Exception as err:
-                broke(self.tally, listener.check, err)
 
     def _host_read(self, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
         plan = Operator(method, name, is_view=False, of_torch=True)
@@ -459,7 +477,9 @@ class Ops:
                     call = self._read_by_host(plan, tensor, args, kwargs)
                 if call is None:
                     return method(tensor, *args, **kwargs)
-                return self._made(call, lambda: method(tensor, *args, **kwargs))
+                if call.device is not None:
+                    return self._made_on_device(call, lambda: method(tensor, *args, **kwargs))
+                return self._made(call, True, lambda: method(tensor, *args, **kwargs))
             finally:
                 here.reading = False
 
@@ -522,6 +542,13 @@ class Mode(OperatorMode):
 _NO_MEMORY = (
     "a sparse, nested or wrapped tensor has no plain memory by which accesses could be recognized"
 )
+
+
+def _have_memory(tensors: list[torch.Tensor]) -> bool:
+    for one in tensors:  # noqa: SIM110 - as `has_memory` has it, a call in Python less
+        if keys_of(one).raw_repr() & OTHER_KEYS:
+            return False
+    return True
 
 
 def _made(result: Any) -> list[torch.Tensor]:

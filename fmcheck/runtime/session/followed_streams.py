@@ -42,6 +42,7 @@ class FollowedStreams:
         self.ops = Ops(tally)
         self.cross_stream = CrossStreamTensors(self.fences)
         self.ops.listeners.append(self.cross_stream)
+        self.ops.blocks = self.cross_stream.blocks
         self.clashes = Clashes(tally)
         self.devices: dict[str, DeviceStreams] = {}
         self.on_device = DeviceOps(self.fences, self.cross_stream, self.devices)
