@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 EVERYTHING = Ellipsis
+_NO_ROWS = object()
 
 
 class _Shown:
@@ -27,47 +28,53 @@ class _Shown:
 
     __slots__ = ("__array_interface__", "tensor")
 
-    def __init__(self, tensor: Any, kind: npt.DTypeLike) -> None:
-        self.tensor = tensor
-        size = tensor.element_size()
-        # Not by the tensor's own method, which hands its memory on to whoever asks.
-        address = sys.modules["torch"]._C.TensorBase.data_ptr(tensor)
-        if not address:
-            raise RuntimeError("a tensor without memory")
-        self.__array_interface__ = {
-            "version": 3,
-            "data": (address, False),
-            "shape": tuple(tensor.shape),
-            "strides": tuple(int(step) * size for step in tensor.stride()),
-            "typestr": np.dtype(kind).str,
-        }
+    tensor: Any
+    __array_interface__: dict[str, Any]
 
 
-def array_over(tensor: Any, kind: npt.DTypeLike | None = None) -> npt.NDArray[Any]:
+def array_over(tensor: Any, kind: str = "") -> npt.NDArray[Any]:
     """Returns an array over the memory of a tensor of the host's, of its own kind or of another.
 
-    `Tensor.numpy` would forbid any later `resize_`, and would count as NumPy's hold on the memory.
+    `kind` is NumPy's, as `<i8`. `Tensor.numpy` would forbid any later `resize_`, and would count as
+    NumPy's hold on the memory.
 
     Raises:
         RuntimeError: if there is no memory to see, as of a fake tensor.
     """
     kind = kind or _kind_of(tensor.dtype)
-    if not tensor.numel():
+    address = _address_of()(tensor)
+    if not address:
+        if tensor.numel():
+            raise RuntimeError("a tensor without memory")
         return np.empty(tuple(tensor.shape), kind)
-    return np.asarray(_Shown(tensor, kind))
+    shown = _Shown()
+    shown.tensor = tensor
+    shown.__array_interface__ = told = {
+        "version": 3,
+        "data": (address, False),
+        "shape": tuple(tensor.shape),
+        "typestr": kind,
+    }
+    if not tensor.is_contiguous():
+        size = tensor.element_size()
+        told["strides"] = tuple(int(step) * size for step in tensor.stride())
+    return np.asarray(shown)
 
 
 @functools.cache
-def _kind_of(dtype: Any) -> np.dtype[Any]:
+def _address_of() -> Any:
+    """Returns the method that is torch's own: a tensor's hands its memory on to whoever asks."""
+    return sys.modules["torch"]._C.TensorBase.data_ptr
+
+
+@functools.cache
+def _kind_of(dtype: Any) -> str:
     """Returns NumPy's kind of a torch dtype.
 
     Raises:
         TypeError: if NumPy has none.
     """
-    return np.dtype(str(dtype).removeprefix("torch."))
-
-
-_NO_ROWS = object()
+    return np.dtype(str(dtype).removeprefix("torch.")).str
 
 
 class Column:

@@ -270,7 +270,7 @@ def _array_over(tensor: torch.Tensor) -> npt.NDArray[Any]:
     reach = (int(tensor.storage_offset()) + last + 1) * size
     if tensor.numel() and reach > tensor.untyped_storage().nbytes():
         raise RuntimeError("the storage was resized below the buffer's size")
-    return array_over(tensor, kind)
+    return array_over(tensor, kind.str)
 
 
 @dataclass(eq=False)
