@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
+from msgspec import structs
 
 import fixtures.engine
 from fixtures.engine.faults import FAULTS, Changes, Proof, fault
@@ -24,6 +25,17 @@ from fmcheck.contract import load_contract
 from fmcheck.runtime.session.watch import Watch
 
 CONTRACT = load_contract(Path(fixtures.engine.__file__).parent / "fmcheck.toml")
+#: The same, with what a replay writes; following that costs more than most tests here need.
+WITH_OUTPUTS = structs.replace(
+    CONTRACT,
+    graph_inputs=structs.replace(
+        CONTRACT.graph_inputs,
+        fill=tuple(
+            structs.replace(one, outputs=("self.graphs[self.bs].outputs",))
+            for one in CONTRACT.graph_inputs.fill
+        ),
+    ),
+)
 # A write that comes too soon for a late read is shown by late streams, and not by late writes.
 RACES = [
     one.name

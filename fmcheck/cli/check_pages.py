@@ -379,7 +379,7 @@ PAGES = {
         "there at the first replay: they are read again after each. A view that is created later, "
         "and is meant to be read again, is reported.",
         fix="Copy what has to outlive the step: `output[:n].clone()`.",
-        seen_in=("vllm-project/vllm#52115",),
+        seen_in=("vllm-project/vllm#52115", "vllm-project/vllm-ascend#16794"),
     ),
     "FR701": CheckPage(
         means="A value that the host reads depends on memory that was never written: padded rows "

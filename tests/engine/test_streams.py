@@ -11,7 +11,7 @@ from fixtures.engine.serve import Engine, serve_ranks
 from fixtures.engine.settings import Algorithm, Guard, Settings
 from fixtures.engine.workload import random_asks, requests_for, run
 from fmcheck.runtime.session.watch import Watch
-from tests.stream_modes import CONTRACT, RACES, answers_differ, healthy
+from tests.stream_modes import CONTRACT, RACES, WITH_OUTPUTS, answers_differ, healthy
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,7 +27,7 @@ MODES = ("tracked", "delayed", "random")
 
 @pytest.fixture
 def watch() -> Iterator[Watch]:
-    watch = Watch([CONTRACT], streams="tracked")
+    watch = Watch([WITH_OUTPUTS], streams="tracked")
     watch.start()
     yield watch
     watch.stop()

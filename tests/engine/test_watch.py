@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from msgspec.structs import replace as replaced
 
 import fixtures.engine
 from fixtures.engine.faults import FAULTS, Fault, Proof, fault
@@ -18,22 +17,12 @@ from fixtures.engine.settings import Algorithm, Guard, Settings
 from fixtures.engine.workload import random_asks, requests_for, run, run_on
 from fmcheck.contract import load_contract
 from fmcheck.runtime.session.watch import Watch
+from tests.stream_modes import WITH_OUTPUTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 CONTRACT = load_contract(Path(fixtures.engine.__file__).parent / "fmcheck.toml")
-#: The same, with what a replay writes; following that costs more than most tests here need.
-WITH_OUTPUTS = replaced(
-    CONTRACT,
-    graph_inputs=replaced(
-        CONTRACT.graph_inputs,
-        fill=tuple(
-            replaced(one, outputs=("self.graphs[self.bs].outputs",))
-            for one in CONTRACT.graph_inputs.fill
-        ),
-    ),
-)
 CHECKS = {
     *("FR101", "FR102", "FR103", "FR104", "FR105", "FR201", "FR301"),
     *("FR202", "FR203"),

@@ -100,6 +100,8 @@ def _mended(draw: Draw, kind: str, table: dict[str, Any]) -> dict[str, Any]:
         if "captured" in table:
             table["captured"] = [f"self.{draw.one_of(WORDS)}"]
             table["captured_by"] = ["capture"]
+        if "outputs" in table:
+            table["settled_by"] = ["replay"]
     return table
 
 
