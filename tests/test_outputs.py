@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from fmcheck.contract import parse_contract
 from fmcheck.errors import UsageError
+from fmcheck.runtime.core.tally import Tally
+from fmcheck.runtime.graphs.outputs import Outputs
 from fmcheck.runtime.session.probes import PROBES, ProbeTarget, tried
 from fmcheck.runtime.session.watch import Watch
 
@@ -133,6 +136,37 @@ def test_a_report_has_the_read_the_replay_and_the_view(watch: Watch) -> None:
     assert (view.verb, view.site.function) == ("view", "Runner.run")
 
 
+def test_the_replay_that_is_named_is_the_first_that_went_over_it(watch: Watch) -> None:
+    runner = Runner()
+    kept = runner.run(2)
+    for replay in (_replayed_first, _replayed_again):
+        replay(runner)
+    kept + 1
+    (violation,) = of(watch)
+    assert violation.last_write is not None
+    assert violation.last_write.site.caller is not None
+    assert violation.last_write.site.caller.function == "_replayed_first"
+
+
+def _replayed_first(runner: Runner) -> None:
+    runner.run(2)
+
+
+def _replayed_again(runner: Runner) -> None:
+    runner.run(2)
+
+
+def test_a_view_is_one_too_many_though_there_were_as_many_at_first(watch: Watch) -> None:
+    runner = Runner()
+    runner.run(2)
+    del runner.heads[1:]
+    runner.run(2)
+    kept = runner.run(2)
+    runner.run(2)
+    kept + 1
+    assert len(of(watch)) == 1
+
+
 def test_a_view_that_the_first_replay_returned_is_reported_without_its_line(watch: Watch) -> None:
     runner = Runner()
     kept = runner.run(2)
@@ -154,6 +188,8 @@ HEALTHY: dict[str, Callable[[Runner], object]] = {
         (runner.run(2), runner.heads[2] + 1) for _ in range(4)
     ],
     "the output itself": lambda runner: [(runner.run(2), runner.out + 1) for _ in range(4)],
+    "it is shown": lambda runner: _each(runner, lambda kept, last: repr(last)),
+    "it is read for no real": lambda runner: _each(runner, _faked),
     "another runner": lambda runner: (
         (kept := runner.run(2)),
         [Runner().run(2) for _ in range(4)],
@@ -168,6 +204,12 @@ def _each(runner: Runner, read: Callable[[torch.Tensor, Any], object]) -> None:
         kept = runner.run(2)
         read(kept, last)
         last = kept
+
+
+def _faked(kept: torch.Tensor, last: torch.Tensor | None) -> None:
+    if last is not None:
+        with FakeTensorMode(allow_non_fake_inputs=True):
+            last + 1
 
 
 def _later(runner: Runner, keep: Callable[[torch.Tensor], torch.Tensor]) -> None:
@@ -217,6 +259,34 @@ def test_a_replay_goes_over_what_it_writes_and_no_more(start: Callable[..., Watc
     first + 1
     (violation,) = of(watch)
     assert violation.buffer == "Sized.outputs[self.bs]"
+
+
+def test_an_output_that_a_later_capture_made_is_no_view(start: Callable[..., Watch]) -> None:
+    watch = start('outputs = ["self.outputs[self.bs]"]', Sized)
+    runner = Sized()
+    runner.run(2)
+    runner.outputs[3] = runner.out[1:3]
+    kept = [runner.run(size) for size in (3, 2, 2)]
+    for _ in range(2):
+        runner.run(3)
+        runner.outputs[3] + 1
+    assert of(watch) == []
+    assert len(kept) == 3
+
+
+class Warming(Runner):
+    """Its capture runs the step twice, and looks at what the first one made."""
+
+    def capture(self) -> None:
+        first = self.run(2)
+        kept = [self.run(2) for _ in range(2)]
+        first + kept[0]
+
+
+def test_what_a_capture_runs_is_no_replay(start: Callable[..., Watch]) -> None:
+    watch = start(f'{OUTPUTS}\n    captured_by = ["capture"]', Warming)
+    Warming().capture()
+    assert of(watch) == []
 
 
 class Nested(Runner):
@@ -291,6 +361,7 @@ def test_what_one_test_keeps_is_not_held_against_the_next(watch: Watch) -> None:
     kept = [runner.run(2) for _ in range(3)]
     watch.begin_test()
     kept[0] + 1
+    kept[0].tolist()
     assert of(watch) == []
 
 
@@ -329,3 +400,19 @@ def test_a_slip_in_the_key_is_an_error(settled: str, outputs: str, message: str)
 def test_the_detector_is_tried() -> None:
     (probe,) = [one for one in PROBES if one.code == "FR603"]
     assert tried(probe, ProbeTarget("cpu")) == ""
+
+
+def test_memory_that_an_output_had_is_none_of_its_once_it_is_gone() -> None:
+    """Where a storage lay, another one may come to lie."""
+    outputs = Outputs(Tally())
+    gone, other = torch.zeros(4), torch.zeros(4)
+    outputs.replaying({"out": gone})
+    (known,) = outputs._of_storage.values()
+    outputs._of_storage = {other.untyped_storage()._cdata: known}
+    assert outputs.is_output((other,))
+    del gone
+    assert not outputs.is_output((other,))
+    head = other[:2]
+    outputs.replaying({"out": other})
+    assert outputs.is_output((head,))
+    assert outputs._here.mode is None
