@@ -12,8 +12,10 @@ import torch
 
 from fmcheck.contract import parse_contract
 from fmcheck.errors import UsageError
+from fmcheck.runtime.core.site import Sites
 from fmcheck.runtime.session.probes import PROBES, ProbeTarget, tried
 from fmcheck.runtime.session.watch import Watch
+from fmcheck.runtime.steps import writes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -120,6 +122,22 @@ def test_a_tensor_that_the_fill_itself_created_is_reported_with_its_line(
     assert violation.allocated is not None
     created = violation.allocated
     assert (created.verb, created.site.function) == ("create", "rebind")
+
+
+def test_a_line_is_that_of_a_storage_that_lives() -> None:
+    """Where one lay that is gone, another one may come to lie."""
+    sites = Sites()
+    trace = writes.Trace(torch.zeros(1), sites)
+    writes.follow([trace])
+    gone, kept = torch.zeros(2), torch.zeros(2)
+    made = writes.made_here()
+    writes.leave([trace])
+    assert sites[writes.line_of(kept[1:], made)].path == __file__
+    other = torch.zeros(2)
+    made[other.untyped_storage()._cdata] = made[gone.untyped_storage()._cdata]
+    assert writes.line_of(other, made) == 0
+    del gone
+    assert writes.line_of(other, made) == 0
 
 
 def test_an_input_rebound_while_it_is_filled_is_reported(watch: Watch) -> None:

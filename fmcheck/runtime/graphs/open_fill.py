@@ -32,6 +32,7 @@ from fmcheck.runtime.steps.writes import (
     address_of,
     follow,
     leave,
+    line_of,
     made_here,
     region_of,
 )
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from fmcheck.runtime.graphs.captures import Captures
     from fmcheck.runtime.graphs.expectations import Expectations
     from fmcheck.runtime.graphs.tails import Unseen
+    from fmcheck.runtime.steps.writes import Made
 
 # What these lead to is not known, or is that of an earlier call, before the fill has run.
 _LATE = ("self", paths.RETURN)
@@ -170,7 +172,7 @@ class OpenFill:
     _places: dict[str, TensorLocation] = field(default_factory=dict)
     _sizes: dict[str, tuple[int, int, int]] = field(default_factory=dict)
     _found: dict[str, weakref.ref[torch.Tensor]] = field(default_factory=dict)
-    _made: dict[int, int] = field(default_factory=dict)
+    _made: Made = field(default_factory=dict)
     _padded: bool = False
     _is_left: bool = False
     is_settled: bool = False
@@ -270,7 +272,7 @@ class OpenFill:
         """Returns the line of this fill that created an input, None if it was created before."""
         tensors = {one: tensor for one, _, tensor, _ in self._inputs()}
         tensor = tensors.get(name)
-        line = None if tensor is None else self._made.get(tensor.untyped_storage()._cdata)
+        line = 0 if tensor is None else line_of(tensor, self._made)
         return self.fill_patch.tally.sites[line] if line else None
 
     def kept(self) -> set[str]:

@@ -11,9 +11,10 @@ from __future__ import annotations
 import functools
 import sys
 import threading
+import weakref
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -277,12 +278,16 @@ def is_shared(tensor: torch.Tensor) -> bool:
     return tensor.device.type == "cpu" and (not storage.resizable() or storage.is_shared())
 
 
+#: By the address of each storage that was made, that storage and the number of the line.
+Made: TypeAlias = "dict[int, tuple[weakref.ref[Any], int]]"
+
+
 class _Here(threading.local):
     """What a thread follows, its mode where there is one, and which line made which storage."""
 
     def __init__(self) -> None:
         self.traces: list[Trace] = []
-        self.made: dict[int, int] = {}
+        self.made: Made = {}
         self.mode: WriteMode | None = None
 
 
@@ -312,9 +317,16 @@ def leave(traces: Iterable[Trace]) -> None:
         _unseen.let_go()
 
 
-def made_here() -> dict[int, int]:
-    """Returns the numbers of the lines that made storages since this thread began to follow."""
+def made_here() -> Made:
+    """Returns the storages that were made since this thread began to follow, with the lines."""
     return _here.made
+
+
+def line_of(tensor: torch.Tensor, made: Made) -> int:
+    """Returns the number of the line that made a tensor's storage, 0 if it is none of these."""
+    storage = tensor.untyped_storage()
+    known, line = made.get(storage._cdata, (None, 0))
+    return line if known is not None and known() is storage else 0
 
 
 class WriteMode(OperatorMode):  # type: ignore[no-untyped-call]
@@ -362,7 +374,8 @@ def _note_made(result: torch.Tensor) -> None:
     if sites is None or not has_memory(result):
         return
     try:
-        _here.made[result.untyped_storage()._cdata] = sites.here()
+        storage = result.untyped_storage()
+        _here.made[storage._cdata] = weakref.ref(storage), sites.here()
     except Exception as err:
         _failed(err)
 
