@@ -24,7 +24,7 @@ _NO_ROWS = object()
 
 
 class _Shown:
-    """A tensor's memory as NumPy wants to be told of it, kept alive by the array over it."""
+    """A tensor's memory by NumPy's array interface, kept alive by the array over it."""
 
     __slots__ = ("__array_interface__", "tensor")
 
@@ -35,7 +35,7 @@ class _Shown:
 def array_over(tensor: Any, kind: str = "") -> npt.NDArray[Any]:
     """Returns an array over the memory of a tensor of the host's, of its own kind or of another.
 
-    `kind` is NumPy's, as `<i8`. `Tensor.numpy` would forbid any later `resize_`, and would count as
+    `kind` is NumPy's, as `i8`. `Tensor.numpy` would forbid any later `resize_`, and would count as
     NumPy's hold on the memory.
 
     Raises:
@@ -49,7 +49,7 @@ def array_over(tensor: Any, kind: str = "") -> npt.NDArray[Any]:
         return np.empty(tuple(tensor.shape), kind)
     shown = _Shown()
     shown.tensor = tensor
-    shown.__array_interface__ = told = {
+    shown.__array_interface__ = layout = {
         "version": 3,
         "data": (address, False),
         "shape": tuple(tensor.shape),
@@ -57,7 +57,7 @@ def array_over(tensor: Any, kind: str = "") -> npt.NDArray[Any]:
     }
     if not tensor.is_contiguous():
         size = tensor.element_size()
-        told["strides"] = tuple(int(step) * size for step in tensor.stride())
+        layout["strides"] = tuple(int(step) * size for step in tensor.stride())
     return np.asarray(shown)
 
 

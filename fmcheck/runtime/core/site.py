@@ -84,21 +84,12 @@ class Sites:
 
         The innermost `ours` frames are known to be fmcheck's, which saves looking.
         """
-        outside = self._outside
-        frame: FrameType | None = sys._getframe(1 + ours)
-        # As `_outward` does, which is asked about files that are new: a call in Python less.
-        while frame is not None:
-            known = outside.get(frame.f_code.co_filename)
-            if known is not False:
-                break
-            frame = frame.f_back
-        if frame is not None and not known:
-            frame = self._outward(frame)
+        frame = self._outward(sys._getframe(1 + ours))
         if frame is None:
             return 0
         caller = frame.f_back
-        # Most functions of an engine are called by it.
-        if caller is not None and not outside.get(caller.f_code.co_filename):
+        # Most functions of an engine are called by it: a call in Python less.
+        if caller is not None and not self._outside.get(caller.f_code.co_filename):
             caller = self._outward(caller)
         # By id: code that Dynamo rewrote may hold a slice, and then it has no hash. By instruction:
         # a frame's line is looked for from its function's first one on.

@@ -102,6 +102,13 @@ class _Capturing(kinds.AroundCall):
             self.fill_patch._captured(self)
 
 
+def outputs_of(tally: Tally) -> Outputs:
+    """Returns what follows the outputs of graphs: made once there are some, as it loads torch."""
+    from fmcheck.runtime.graphs.outputs import Outputs
+
+    return Outputs(tally)
+
+
 @dataclass(eq=False)
 class FillPatch:
     """One declared fill: what is demanded of its tails, and what could not be reached.
@@ -117,7 +124,7 @@ class FillPatch:
     contract: Contract
     fill: Fill
     tally: Tally
-    make_outputs: Callable[[Tally], Outputs] | None = None
+    make_outputs: Callable[[Tally], Outputs] = outputs_of
     records: dict[tuple[str, str, Any, Site], tuple[Any, Input]] = field(default_factory=dict)
     written: dict[tuple[str, int], int] = field(default_factory=dict)
     met: set[str] = field(default_factory=set)
@@ -146,7 +153,7 @@ class FillPatch:
     @functools.cached_property
     def outputs(self) -> Outputs:
         """What follows the outputs of graphs."""
-        return (self.make_outputs or outputs_of)(self.tally)
+        return self.make_outputs(self.tally)
 
     def begin_test(self) -> None:
         """Another test begins: what was taken in the last one is not held against it."""
@@ -440,13 +447,6 @@ def _told_apart_by(value: Any) -> Iterator[int | str]:
     elif made_as is not None and made_as.frozen:
         for name in value.__dataclass_fields__:
             yield from _told_apart_by(getattr(value, name))
-
-
-def outputs_of(tally: Tally) -> Outputs:
-    """Returns what follows the outputs of graphs: made once there are some, as it loads torch."""
-    from fmcheck.runtime.graphs.outputs import Outputs
-
-    return Outputs(tally)
 
 
 def _own_code(tally: Tally) -> Any:

@@ -7,7 +7,6 @@ so, and where that cannot be known, nothing is said of who wrote it.
 
 from __future__ import annotations
 
-import ctypes
 import functools
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
@@ -17,8 +16,9 @@ import numpy as np
 import torch
 
 from fmcheck.contract import COMPARISONS
+from fmcheck.runtime.core.rows import array_over
 from fmcheck.runtime.steps import capturing
-from fmcheck.runtime.steps.writes import region_of, unrecorded
+from fmcheck.runtime.steps.writes import unrecorded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, MutableMapping
@@ -220,22 +220,8 @@ class HostTail(Tail):
 
 
 def array_of(tensor: torch.Tensor) -> npt.NDArray[Any]:
-    """Returns the elements as bits, over the same memory, only to be read.
-
-    Not by `numpy()`, after which torch would not let the engine resize the tensor.
-    """
-    return _array_at(*region_of(tensor)[:5])
-
-
-@functools.lru_cache(256)  # inputs lie where they lay in the last fill
-def _array_at(
-    start: int, shape: tuple[int, ...], strides: tuple[int, ...], item: int, end: int
-) -> npt.NDArray[Any]:
-    kind = np.dtype(f"i{item}")
-    if 0 in shape:
-        return np.empty(shape, kind)
-    memory: Any = (ctypes.c_char * (end - start)).from_address(start)
-    return np.ndarray(shape, kind, memory, strides=strides)
+    """Returns the elements as bits, over the same memory, only to be read."""
+    return array_over(tensor, f"i{tensor.element_size()}")
 
 
 def _found(

@@ -244,9 +244,7 @@ class Blocks:
                 ref = self._ended.pop()
             except IndexError:  # another thread was there first
                 return
-            block = self._known.get(ref.key)  # as in `_gone`
-            if block is not None and block.storage is ref:
-                self._end(ref.key)
+            self._gone(ref)
 
     @left_alone
     def _gone(self, ref: Any) -> None:

@@ -182,11 +182,7 @@ class CrossStreamTensors:
             host = self.fences.host
             if lane is not host:
                 lane, count, moment = host, self.fences.time(host), call.moment_on(host)
-        if tensor.is_contiguous():  # as `_touch_of` has it, a call in Python less
-            low = address_of(tensor)
-            touch = BlockTouch(lane, count, moment, low, low + tensor.nbytes, None, is_copy)
-        else:
-            touch = _touch_of(tensor, lane, count, moment, is_copy)
+        touch = _touch_of(tensor, lane, count, moment, is_copy)
         if block.is_apart:
             touch.sent = origin_of(tensor)
         return touch

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 import torch
-from torch._C import _dispatch_keys as keys_of
 from torch._C import _len_torch_dispatch_stack as modes_on
 
 from fmcheck.runtime.core.containment import broke, contained, made_once
@@ -37,7 +36,6 @@ from fmcheck.runtime.steps.factories import (
 from fmcheck.runtime.steps.operators import COPIES, Operator, tensors_at, tensors_written
 from fmcheck.runtime.steps.placements import tensors_in
 from fmcheck.runtime.steps.torch_modes import (
-    OTHER_KEYS,
     OperatorMode,
     any_mode_sees_us,
     called,
@@ -323,7 +321,8 @@ class Ops:
         reads = tensors_at(plan.reads, args, kwargs) if plan.reads else []
         writes = tensors_written(plan, args, kwargs) if plan.writes or plan.trained else []
         blocks = None if is_heard or self.blocks is None else self.blocks.of_known(reads)
-        if (blocks is None and not _have_memory(reads)) or (writes and not _have_memory(writes)):
+        are_plain = blocks is not None or all(map(has_memory, reads))
+        if not (are_plain and all(map(has_memory, writes))):
             self.tally.untrack("operators", _NO_MEMORY)
             if plan.name in COPIES:  # judged by both of its ends
                 return None
@@ -385,10 +384,7 @@ class Ops:
             if call.is_view:
                 call.view = result
             elif not (call.writes or call.host):
-                if type(result) is torch.Tensor:
-                    call.made = [] if keys_of(result).raw_repr() & OTHER_KEYS else [result]
-                else:
-                    call.made = _made(result)
+                call.made = _made(result)
             if call.made or call.plan.name != "_to_copy":
                 if is_heard:
                     self.after(call)
@@ -542,13 +538,6 @@ class Mode(OperatorMode):
 _NO_MEMORY = (
     "a sparse, nested or wrapped tensor has no plain memory by which accesses could be recognized"
 )
-
-
-def _have_memory(tensors: list[torch.Tensor]) -> bool:
-    for one in tensors:  # noqa: SIM110 - as `has_memory` has it, a call in Python less
-        if keys_of(one).raw_repr() & OTHER_KEYS:
-            return False
-    return True
 
 
 def _made(result: Any) -> list[torch.Tensor]:

@@ -130,8 +130,7 @@ def _plain_keys() -> int:
     return functools.reduce(operator.or_, bits)
 
 
-#: The bits of all other keys.
-OTHER_KEYS = ~_plain_keys()
+_OTHER_KEYS = ~_plain_keys()
 
 
 def has_memory(tensor: torch.Tensor) -> bool:
@@ -140,7 +139,7 @@ def has_memory(tensor: torch.Tensor) -> bool:
     A sparse, nested, fake, functional or wrapped one, and one of a class that dispatches itself,
     has a key that says so.
     """
-    return not keys_of(tensor).raw_repr() & OTHER_KEYS
+    return not keys_of(tensor).raw_repr() & _OTHER_KEYS
 
 
 def left_alone(function: F) -> F:
