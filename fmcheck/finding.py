@@ -25,6 +25,7 @@ CHECKS = {
     "FR108": "row-freed-twice",
     "FR109": "unowned-write",
     "FR110": "row-written-twice",
+    "FR111": "wrong-owner",
     "FR201": "stale-tail",
     "FR202": "invalid-head",
     "FR203": "unwritten-head",

@@ -421,8 +421,14 @@ UNWATCHED = _made_by(torch.cuda.Event)
         ("fmcheck.runtime.relay.opaque._given", "relay buffers"),
         ("fmcheck.runtime.core.paths.look_up", "relay buffers"),
         ("fmcheck.runtime.relay.buffer.RelayBuffer._retire_now", "relay buffers"),
-        ("fmcheck.runtime.relay.owners.Owners.hand_out", "owners of rows (FR104, FR106 to FR109)"),
-        ("fmcheck.runtime.relay.owners.Owners.take_back", "owners of rows (FR104, FR106 to FR109)"),
+        (
+            "fmcheck.runtime.relay.owners.Owners.hand_out",
+            "owners of rows (FR104, FR106 to FR109, FR111)",
+        ),
+        (
+            "fmcheck.runtime.relay.owners.Owners.take_back",
+            "owners of rows (FR104, FR106 to FR109, FR111)",
+        ),
         ("fmcheck.runtime.relay.device_checks.DevicePatch._compare", "FR301"),
         ("fmcheck.runtime.relay.device_checks.compare", "FR301"),
     ],

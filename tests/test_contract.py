@@ -214,7 +214,8 @@ BAD = {
     ),
     "what an owner function does": (
         OWNERS.replace("hands out", "hand out"),
-        "key `owners[0].does`: expected one of `hands out`, `takes back`, got `hand out`; "
+        "key `owners[0].does`: expected one of `hands out`, `takes back`, `uses`, got "
+        "`hand out`; "
         "did you mean `hands out`?",
     ),
     "rows": (

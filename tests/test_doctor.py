@@ -40,6 +40,7 @@ SABOTAGE = {
     "FR109": "from fmcheck.runtime.core import verdicts\nverdicts.of_owned_write = lambda *_: 0\n",
     "FR110": "from fmcheck.runtime.relay.buffer import RelayBuffer\n"
     "RelayBuffer._judge_repeats = lambda *_: None\n",
+    "FR111": "from fmcheck.runtime.core import verdicts\nverdicts.of_use = lambda *_: 0\n",
     "FR202": "from fmcheck.runtime.graphs.tails import HostTail\n"
     "HostTail.judge_values = lambda *_: None\n",
     "FR203": "from fmcheck.runtime.graphs.tails import HostTail\n"

@@ -542,6 +542,118 @@ def test_a_step_in_flight_may_write_for_an_owner_that_has_just_gone(owners: Owne
     assert owners.unowned(np.array([4]), None).tolist() == [True]
 
 
+def test_a_row_is_used_for_who_has_it(owners: Owners) -> None:
+    owners.hand_out([3, 4], ["a", ""])
+    assert checks(owners.use([3, 3, 4, 4, 5], ["a", "", "b", "", "c"], 0)) == []
+    assert checks(owners.use([3], ["b"], 0)) == [(111, 3, "b", "a")]
+
+
+@pytest.mark.parametrize("name", ["a", ""])
+def test_a_step_in_flight_may_use_a_row_for_the_owner_that_has_just_gone(
+    owners: Owners, name: str
+) -> None:
+    owners.hand_out([3], ["a"])
+    owners.take_back([3], step=5)
+    found = [checks(owners.use([3], [name], step)) for step in (None, 5, 6, 7)]
+    assert found == [[], [], [], [(111, 3, name, "a")]]
+    assert checks(owners.use([3], ["b"], 5)) == [(111, 3, "b", "a")]
+
+
+@pytest.mark.parametrize("freed", [False, True])
+def test_what_an_earlier_test_has_left_of_a_row_is_no_fault_to_use(
+    owners: Owners, freed: bool
+) -> None:
+    owners.hand_out([3], ["a"])
+    if freed:
+        owners.take_back([3])
+    owners.begin_test()
+    assert checks(owners.use([3], ["b"], 9)) == []
+    owners.hand_out([3], ["b"])
+    assert checks(owners.use([3], ["a"], 9)) == [(111, 3, "a", "b")]
+
+
+USES = """
+    [[owners]]
+    functions = ["MODULE:run"]
+    does = "uses"
+    rows = "rows"
+    owner = "names"
+"""
+USED = POOL.replace(
+    "    def loop", "    def run(rows, names=''):\n        return rows\n\n    def loop"
+)
+
+
+def test_a_row_that_is_used_for_its_former_owner_is_named_with_both(
+    bench: Bench,  # noqa: F811
+) -> None:
+    engine, watch = bench.engine(OWNERS + USES.replace('"names"', '"names[]"'), USED)
+    pool, first = engine.Pool(), request("a")
+    (kept,) = pool.alloc([first])
+    engine.run([kept, -1], ["a", "b"])
+    pool.free(first)
+    pool.alloc([request("b")])
+    assert codes(watch) == []
+    engine.run([kept], ["a"])
+    (violation,) = watch.drain()
+    assert (violation.code, violation.rows) == ("FR111", (1,))
+    assert (violation.owner, violation.previous_owner) == ("b", "a")
+    assert (violation.access.verb, violation.access.site.path) == ("use", __file__)
+    held, used = violation.notes
+    assert held.startswith("row 1 was allocated to b at test_owners.py:")
+    assert used == "it is used for a"
+    assert watch.coverage().problems == ()
+
+
+def test_a_row_that_is_used_long_after_it_was_freed_has_no_owner(
+    bench: Bench,  # noqa: F811
+) -> None:
+    engine, watch = bench.engine(OWNERS + USES, USED)
+    pool, req = engine.Pool(), request("a")
+    rows = torch.tensor(pool.alloc([req]))
+    pool.free(req)
+    engine.loop()
+    engine.run(rows)
+    assert codes(watch) == []
+    engine.loop()
+    engine.run(rows)
+    (violation,) = watch.drain()
+    assert (violation.code, violation.owner, violation.previous_owner) == ("FR111", "", "a")
+    (freed,) = violation.notes
+    assert freed.startswith("row 1, last held by a, was freed at test_owners.py:")
+
+
+def test_rows_that_a_function_returns_are_looked_up_after_it(bench: Bench) -> None:  # noqa: F811
+    engine, watch = bench.engine(OWNERS + USES.replace('"rows"', '"return"'), USED)
+    pool = engine.Pool()
+    rows = pool.alloc([request("a")])
+    assert engine.run(rows, "a") == engine.run(rows=rows) == [1]
+    assert codes(watch) == []
+    assert engine.run(rows, names="b") == [1]
+    assert codes(watch) == ["FR111"]
+
+
+def test_a_use_that_is_called_wrongly_fails_as_it_does_without_a_watch(
+    bench: Bench,  # noqa: F811
+) -> None:
+    engine, watch = bench.engine(OWNERS + USES, USED)
+    with pytest.raises(TypeError, match="unexpected keyword"):
+        engine.run([1], nmes="a")
+    assert watch.coverage().problems == ()
+
+
+def test_a_row_that_two_pools_have_out_is_nobodys_to_judge(bench: Bench) -> None:  # noqa: F811
+    source = UNNAMED + "\n    def run(rows, names):\n        pass\n"
+    engine, watch = bench.engine(OF_UNNAMED + USES, source)
+    first, second = engine.Pool(), engine.Pool()
+    row = first.alloc("a")
+    engine.run([row], "a")
+    second.spare = [row]
+    second.alloc("b")
+    engine.run([row], "b")
+    assert codes(watch) == []
+
+
 def test_a_freed_row_is_named_with_the_lines_that_freed_it(bench: Bench) -> None:  # noqa: F811
     source = POOL.replace("            req.row = None\n", "            pass\n")
     engine, watch = bench.engine(OWNERS, source)

@@ -123,6 +123,19 @@ def test_a_take_back_is_judged_by_who_has_the_row(allocation):
 
 
 @pytest.mark.parametrize("in_flight", [False, True])
+@pytest.mark.parametrize("another", [False, True])
+@pytest.mark.parametrize("allocation", verdicts.Allocation)
+def test_a_use_is_judged_by_who_has_the_row_or_had_it(allocation, another, in_flight):
+    whose = {
+        verdicts.Allocation.NEVER: False,
+        verdicts.Allocation.HELD: another,
+        verdicts.Allocation.FREED: another or not in_flight,
+    }
+    expected = 111 if whose[allocation] else verdicts.GOOD
+    assert verdicts.of_use(allocation, another, in_flight) == expected
+
+
+@pytest.mark.parametrize("in_flight", [False, True])
 @pytest.mark.parametrize("allocation", verdicts.Allocation)
 def test_a_write_is_judged_by_who_has_the_row(allocation, in_flight):
     model = modelled(torch.int64, None)

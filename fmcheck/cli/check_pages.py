@@ -184,6 +184,21 @@ PAGES = {
         "row once.",
         seen_in=("sgl-project/sglang#13713",),
     ),
+    "FR111": CheckPage(
+        means="A row was used for a request that does not hold it: it kept the number of its row "
+        "beyond the free, or a batch's list of rows and its list of requests do not match. What "
+        "lies there is another request's.",
+        how='A function of `[[owners]]` with `does = "uses"` says which rows it takes to be '
+        "whose. Reported is a row that another request holds, held last, or that was freed two or "
+        "more steps ago: a step in flight may still use a row for the owner that has just "
+        "finished.",
+        unseen="Functions that the contract does not name. Without `owner` on both sides, a row "
+        "that has gone to another request; without `[[steps]]`, a freed row without a new owner. "
+        "Rows that were never allocated in this test, and negative numbers.",
+        fix="Look the row up where it is used, in place of keeping it, or forget it with the free. "
+        "Change a batch's rows and requests together.",
+        seen_in=("sgl-project/sglang#30147",),
+    ),
     "FR201": CheckPage(
         means="A graph was about to be replayed while the padded tail of an input held values of "
         "an earlier replay, or anything but what the contract requires. Padded rows then read and "

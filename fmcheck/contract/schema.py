@@ -186,7 +186,9 @@ class Opaque(_Part, frozen=True, kw_only=True):
 class OwnerFunctions(_Part, frozen=True, kw_only=True):
     """Functions, `module:Class.method` or `module:function`, that give rows to owners or end that.
 
-    `does` is `hands out` or `takes back`. `rows` and `owner` are paths: `return`, a parameter
+    `does` is `hands out` or `takes back`; or `uses`, of functions that take rows to be `owner`'s,
+    before the call, or after it where a path starts at `return`.
+    `rows` and `owner` are paths: `return`, a parameter
     (`self` is one), attributes of it, `[]` for each item of a sequence, as in `reqs[].rid`, and
     `[key]` for what a mapping has under a parameter, as in `self.row_of[rid]`: nothing, if it lacks
     the key. What is handed out is looked up after the call, what is taken back before it: freeing

@@ -34,7 +34,7 @@ _KEYS = r"(\[(-?\d+|[A-Za-z_][\w.]*)?\])*"
 _PATHS = regex(rf"[A-Za-z_]\w*{_KEYS}(\.[A-Za-z_]\w*{_KEYS})*")
 #: The rows of a function that takes back all that are out.
 EVERY_ROW = "*"
-HANDS_OUT, TAKES_BACK = "hands out", "takes back"
+HANDS_OUT, TAKES_BACK, USES = "hands out", "takes back", "uses"
 ONCE, MANY = "once", "many"
 UNITS = ("row", "element")
 OVERWRITES = ("never", "until gathered", "always")
@@ -166,7 +166,7 @@ def _check_opaque(opaque: Opaque, where: str, key: str) -> None:
 
 def _check_owners(owners: OwnerFunctions, contract: Contract, where: str, key: str) -> None:
     _check_functions(owners, where, key)
-    _check_one_of(owners.does, (HANDS_OUT, TAKES_BACK), where, f"{key}.does")
+    _check_one_of(owners.does, (HANDS_OUT, TAKES_BACK, USES), where, f"{key}.does")
     if owners.rows != EVERY_ROW or owners.does != TAKES_BACK:
         _check_paths(owners.rows, where, f"{key}.rows")
     if owners.owner:
@@ -179,13 +179,12 @@ def _check_owners(owners: OwnerFunctions, contract: Contract, where: str, key: s
             f"key `{key}.rows`: expected a parameter, got `{owners.rows}` "
             "(what is taken back is looked up before the call)",
         )
-    takes_back = owners.does == TAKES_BACK
     for name, is_set, does in (
-        ("drained", takes_back and owners.drained is not None, HANDS_OUT),
-        ("renews", takes_back and owners.renews, HANDS_OUT),
-        ("idempotent", not takes_back and owners.idempotent, TAKES_BACK),
+        ("drained", owners.drained is not None, HANDS_OUT),
+        ("renews", owners.renews, HANDS_OUT),
+        ("idempotent", owners.idempotent, TAKES_BACK),
     ):
-        if is_set:
+        if is_set and owners.does != does:
             raise UsageError(
                 where,
                 f'key `{key}.{name}`: expected in the entry with `does = "{does}"`, got it in '

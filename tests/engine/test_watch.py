@@ -26,7 +26,7 @@ CONTRACT = load_contract(Path(fixtures.engine.__file__).parent / "fmcheck.toml")
 CHECKS = {
     *("FR101", "FR102", "FR103", "FR104", "FR105", "FR201", "FR301"),
     *("FR202", "FR203"),
-    *("FR106", "FR107", "FR108", "FR109", "FR110"),
+    *("FR106", "FR107", "FR108", "FR109", "FR110", "FR111"),
     *("FR501", "FR502", "FR601", "FR602"),
 }
 

@@ -117,8 +117,8 @@ def poison_for(dtype: str, bound: tuple[str, int] | None, kept: bool = False) ->
 GOOD = 0
 UNWRITTEN, READ_TWICE, LOST, STALE, INVALID = 101, 102, 103, 104, 105
 SINK_CONTENT = 204
-SINK, STILL_HELD, FREED_TWICE, UNOWNED, REPEATED = 106, 107, 108, 109, 110
-#: Steps that may still write a row for the owner that gave it back: one runs, one is planned.
+SINK, STILL_HELD, FREED_TWICE, UNOWNED, REPEATED, WRONG_OWNER = 106, 107, 108, 109, 110, 111
+#: Steps that may still use a row for the owner that gave it back: one runs, one is planned.
 IN_FLIGHT = 2
 _HOLDS_VALUE = (State.LIVE, State.SPARED)
 
@@ -199,6 +199,17 @@ def of_owned_write(allocation: Allocation, in_flight: bool) -> int:
     if allocation is Allocation.HELD or (allocation is Allocation.FREED and in_flight):
         return GOOD
     return UNOWNED
+
+
+def of_use(allocation: Allocation, for_another: bool, in_flight: bool) -> int:
+    """Returns the check that a use of a row fails; `for_another` than had it last.
+
+    Who has a row that was never handed out in sight, nobody knows.
+    """
+    if allocation is Allocation.NEVER:
+        return GOOD
+    is_over = allocation is Allocation.FREED and not in_flight
+    return WRONG_OWNER if for_another or is_over else GOOD
 
 
 @cache

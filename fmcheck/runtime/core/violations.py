@@ -10,6 +10,7 @@ import numpy as np
 from fmcheck.finding import CHECKS, Access, Neighbour, Violation
 from fmcheck.runtime.core import verdicts
 from fmcheck.runtime.core.ledger import NEVER, State
+from fmcheck.runtime.core.verdicts import Allocation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -136,9 +137,9 @@ def report(
 
 
 class Misgiven(NamedTuple):
-    """What is wrong with a hand-out or take-back of a row: the check, and who is involved.
+    """What is wrong with a hand-out, take-back or use of a row: the check, and who is involved.
 
-    `since` is the moment at which `before` was given the row, or gave it back.
+    `since` is when `before` was given the row or gave it back, as `allocation` says.
     """
 
     check: int
@@ -146,20 +147,18 @@ class Misgiven(NamedTuple):
     owner: str
     before: str
     since: int | None
+    allocation: Allocation
 
 
-_NO_ROW = -1
+_NO_ROW = "{row} is the number of no row: it was freed at {where}, as if it were one"
 _BEFORE = {
-    _NO_ROW: "{row} is the number of no row: it was freed at {where}, as if it were one",
-    verdicts.STILL_HELD: "row {row} was allocated to {who} at {where} and not freed since",
-    verdicts.FREED_TWICE: (
-        "row {row}, last held by {who}, was freed at {where} and has no owner since"
-    ),
+    Allocation.HELD: "row {row} was allocated to {who} at {where} and not freed since",
+    Allocation.FREED: "row {row}, last held by {who}, was freed at {where} and has no owner since",
 }
 
 
 def of_owners(tally: Tally, whose: str, verb: str, faults: Sequence[Misgiven], moment: int) -> None:
-    """Reports what is wrong with a hand-out or take-back, one violation for each check."""
+    """Reports what is wrong with rows that change hands or are used, a violation for each check."""
     for check in dict.fromkeys(fault.check for fault in faults):
         found = [fault for fault in faults if fault.check == check]
         code, first = f"FR{check}", found[0]
@@ -167,12 +166,18 @@ def of_owners(tally: Tally, whose: str, verb: str, faults: Sequence[Misgiven], m
         if tally.seen_again((code, whose, site)):
             continue
         notes: list[str] = []
-        about = _NO_ROW if first.row < 0 else check
-        if about in _BEFORE and first.since is not None:
-            at = tally.sites[tally.moments.site(first.since)]
-            where = at.short
+        if first.since is not None and (first.row < 0 or check != verdicts.SINK):
+            text = _NO_ROW if first.row < 0 else _BEFORE[first.allocation]
+            where = tally.sites[tally.moments.site(first.since)].short
             who = first.before or "an owner without a name"
-            notes = [_BEFORE[about].format(row=first.row, who=who, where=where)]
+            notes = [text.format(row=first.row, who=who, where=where)]
+        owner, previous = first.owner, first.before
+        if check == verdicts.WRONG_OWNER:
+            if first.owner:
+                notes.append(f"it is used for {first.owner}")
+            # Whose the row is, not for whom somebody takes it.
+            is_held = first.allocation is Allocation.HELD
+            owner, previous = (first.before, first.owner) if is_held else ("", first.before)
         rows = tuple(dict.fromkeys(fault.row for fault in found))
         tally.report(
             Violation(
@@ -185,8 +190,8 @@ def of_owners(tally: Tally, whose: str, verb: str, faults: Sequence[Misgiven], m
                 test=tally.test,
                 device="host",
                 pid=os.getpid(),
-                owner=first.owner,
-                previous_owner=first.before,
+                owner=owner,
+                previous_owner=previous,
                 notes=tuple(notes),
             )
         )

@@ -44,7 +44,7 @@ class Owners:
         # Of each row, when it was handed out and when it was taken back last, and in which step.
         self._moments: dict[tuple[int, Allocation], int] = {}
         self._left_in: npt.NDArray[np.int64] = np.zeros(0, np.int64)
-        # Rows that an earlier test has left behind: its engine may be gone.
+        # Rows as an earlier test has left them: its engine may be gone.
         self._left_behind: set[int] = set()
         #: Negative numbers, which stand for no row, that were given back, each with the moment.
         self._placeholders: dict[int, int] = {}
@@ -54,7 +54,7 @@ class Owners:
 
     def begin_test(self) -> None:
         """Holds nothing against whoever comes upon what an earlier test has left behind."""
-        self._left_behind = set(np.flatnonzero(self._out).tolist())
+        self._left_behind = set(np.flatnonzero(self._generation).tolist())
         self._placeholders.clear()
 
     def hand_out(
@@ -86,7 +86,7 @@ class Owners:
             check = verdicts.of_hand_out(allocation, row in self.sinks, is_another)
             if check != verdicts.GOOD:
                 since = self._moments.get((row, Allocation.HELD))
-                faults.append(Misgiven(check, row, name, known, since))
+                faults.append(Misgiven(check, row, name, known, since, allocation))
             if (is_held and not is_another) or row in fresh:
                 again[row] = None
                 if name and name != known:
@@ -131,7 +131,7 @@ class Owners:
             if check != verdicts.GOOD:
                 name = self.name(row, self.generation(row))
                 since = moment if row in held else self._moments.get((row, Allocation.FREED))
-                faults.append(Misgiven(check, row, "", name, since))
+                faults.append(Misgiven(check, row, "", name, since, Allocation.FREED))
             elif self._out[row] and (before is None or before[row][1] == self.generation(row)):
                 held[row] = None
                 self._left_in[row] = step
@@ -152,7 +152,25 @@ class Owners:
         """
         known = self._placeholders
         found = [one for one in numbers if one in known]
-        return [Misgiven(verdicts.SINK, one, "", "", known[one]) for one in found]
+        return [Misgiven(verdicts.SINK, one, "", "", known[one], Allocation.FREED) for one in found]
+
+    def use(self, rows: Sequence[int], names: Sequence[str], step: int | None) -> list[Misgiven]:
+        """Returns what is wrong with rows that are used for requests, "" for one without a name.
+
+        Without the number of the `step`, one in flight may use any row for its last owner.
+        """
+        self._reach(rows)
+        faults = []
+        for row, name in zip(rows, names, strict=True):
+            known = self.name(row, self.generation(row))
+            allocation = Allocation.NEVER if row in self._left_behind else self._allocation(row)
+            for_another = bool(name and known and name != known)
+            in_flight = step is None or step - int(self._left_in[row]) < verdicts.IN_FLIGHT
+            check = verdicts.of_use(allocation, for_another, in_flight)
+            if check != verdicts.GOOD:
+                since = self._moments.get((row, allocation))
+                faults.append(Misgiven(check, row, name, known, since, allocation))
+        return faults
 
     def _allocation(self, row: int) -> Allocation:
         if self._out[row]:

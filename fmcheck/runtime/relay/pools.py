@@ -60,6 +60,12 @@ class Pools:
         self._givers.update({row: others for row in rows if (others := self._others(row, pool))})
         return {row for row in rows if row in self._givers}
 
+    def shared(self, rows: Iterable[int]) -> set[int]:
+        """Returns which rows several pools of a kind have out: whose is meant, nobody knows."""
+        return {
+            row for row in rows if sum(one() is not None for one in self._givers.get(row, ())) > 1
+        }
+
     def _others(self, row: int, pool: object) -> list[weakref.ref[object]]:
         """Returns who else has a row out, nobody where another kind does; all are forgotten."""
         alive = [one for one in self._givers.pop(row, ()) if type(one()) is type(pool)]

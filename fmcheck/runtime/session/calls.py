@@ -5,13 +5,14 @@ Nothing here raises into the engine: what goes wrong is kept as a problem.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from fmcheck.contract import StepFunctions, applies
-from fmcheck.contract.validation import EVERY_ROW, HANDS_OUT, TAKES_BACK
+from fmcheck.contract.validation import EVERY_ROW, HANDS_OUT, TAKES_BACK, USES
 from fmcheck.errors import nearest
 from fmcheck.runtime.core import kinds, paths
 from fmcheck.runtime.core.containment import contained, is_on_purpose
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from fmcheck.runtime.relay.pools import Pools
 
 #: What the closing section calls the checks of who owns a row.
-CHECK = "owners of rows (FR104, FR106 to FR109)"
+CHECK = "owners of rows (FR104, FR106 to FR109, FR111)"
 
 
 @dataclass(eq=False)
@@ -103,7 +104,7 @@ def scope_patches(contract: Contract, tally: Tally) -> Iterator[ScopePatch]:
 
 @dataclass(eq=False)
 class OwnerPatch(CallPatch):
-    """Functions that hand rows out, or take them back."""
+    """Functions that hand rows out, take them back, or use them."""
 
     pools: Pools = field(kw_only=True)
     part: OwnerFunctions
@@ -125,21 +126,22 @@ class OwnerPatch(CallPatch):
             bound.apply_defaults()
             return bound.arguments
 
-        hands_out = self.part.does == HANDS_OUT
         whose = self._whose(reference)
         yields = inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
         if yields and paths.RETURN in roots:
             text = f"`{reference}` is a generator: expected one that returns its rows"
             self._misfit(reference, text)
             return None
-        return kinds.around(
-            function,
-            lambda args, kwargs: (
-                _Owning(self, reference, whose, hands_out, lambda: names(args, kwargs))
-                if self.tally.active
-                else None
-            ),
-        )
+
+        def call_of(args: Any, kwargs: Any) -> kinds.AroundCall | None:
+            if not self.tally.active:
+                return None
+            if self.part.does == USES:
+                return _Using(self, reference, whose, functools.partial(names, args, kwargs))
+            hands_out = self.part.does == HANDS_OUT
+            return _Owning(self, reference, whose, hands_out, lambda: names(args, kwargs))
+
+        return kinds.around(function, call_of)
 
     def _guarded(self, reference: str, read: Callable[[], Any]) -> Any:
         try:
@@ -162,10 +164,7 @@ class OwnerPatch(CallPatch):
         The last are numbers of no row beside them; one alone may say that there is none to give.
         """
         given = {**names, paths.RETURN: result}
-        rows, placeholders = self._rows(given)
-        who = [str(one) for one in paths.follow(self.part.owner, given)] if self.part.owner else []
-        if len(who) != len(rows):
-            who = who * len(rows) if len(who) == 1 else [""] * len(rows)
+        rows, who, placeholders = self._named_rows(given)
         shared = self.pools.give(rows, given["self"]) if self._is_pool(given) else ()
         if shared:
             self._problem(
@@ -197,12 +196,33 @@ class OwnerPatch(CallPatch):
         faults += owners.placeholders(placeholders)
         violations.of_owners(self.tally, whose, "hand-out", faults, moment)
 
+    def _use(self, reference: str, whose: str, names: dict[str, Any]) -> None:
+        """Judges the rows that a call uses."""
+        used = self._guarded(reference, lambda: self._used(names))
+        if used is not None:
+            with contained(self.tally, CHECK), self.tally.lock:
+                self._judge_use(whose, *used)
+
+    def _used(self, names: dict[str, Any]) -> tuple[Owners, list[int], list[str]]:
+        rows, who, _ = self._named_rows(names)
+        shared = self.pools.shared(rows)
+        named = [one for one in zip(rows, who, strict=True) if one[0] not in shared]
+        return self._owners(names), [row for row, _ in named], [name for _, name in named]
+
+    def _judge_use(self, whose: str, owners: Owners, rows: list[int], who: list[str]) -> None:
+        from fmcheck.runtime.core import violations
+
+        moments = self.tally.moments
+        faults = owners.use(rows, who, moments.step if moments.counts_steps else None)
+        violations.of_owners(self.tally, whose, "use", faults, self._moment())
+
     def _leaving(
         self, names: dict[str, Any]
     ) -> tuple[Owners, list[int], dict[int, tuple[Allocation, int]], list[int]]:
         owners = self._owners(names)
         is_every = self.part.rows == EVERY_ROW
-        rows, placeholders = (owners.out(), []) if is_every else self._rows(names)
+        numbers = owners.out() if is_every else self._numbers(names)
+        rows, placeholders = _apart(numbers)
         shared = self.pools.take(rows, names["self"] if self._is_pool(names) else None)
         rows = [row for row in rows if row not in shared]
         return owners, rows, owners.allocations(rows), placeholders
@@ -226,10 +246,26 @@ class OwnerPatch(CallPatch):
     def _moment(self) -> int:
         return self.tally.moments.now(self.tally.sites.here(), "cpu")
 
-    def _rows(self, names: dict[str, Any]) -> tuple[list[int], list[int]]:
-        """Returns the rows of a call, and the negative numbers among them, which stand for none."""
-        rows = paths.as_rows(paths.follow(self.part.rows, names))
-        return rows[rows >= 0].tolist(), rows[rows < 0].tolist()
+    def _numbers(self, names: dict[str, Any]) -> list[int]:
+        """Returns the numbers of the rows of a call."""
+        numbers: list[int] = paths.as_rows(paths.follow(self.part.rows, names)).tolist()
+        return numbers
+
+    def _named_rows(self, names: dict[str, Any]) -> tuple[list[int], list[str], list[int]]:
+        """Returns the rows of a call, the name of who has each, and negative numbers among them.
+
+        A name is "" where there is neither one a row nor one alone; the numbers stand for no row.
+        """
+        numbers = self._numbers(names)
+        who = [str(one) for one in paths.follow(self.part.owner, names)] if self.part.owner else []
+        if len(who) != len(numbers):
+            who = who * len(numbers) if len(who) == 1 else [""] * len(numbers)
+        rows, placeholders = _apart(numbers)
+        return (
+            rows,
+            [name for row, name in zip(numbers, who, strict=True) if row >= 0],
+            placeholders,
+        )
 
     @functools.cached_property
     def _is_taken_back(self) -> bool:
@@ -250,6 +286,36 @@ class OwnerPatch(CallPatch):
 
     def _owners(self, names: dict[str, Any]) -> Owners:
         return self.pools.of(paths.look_up(self.part.pool, names) if self.part.pool else None)
+
+
+def _apart(numbers: list[int]) -> tuple[list[int], list[int]]:
+    """Returns the rows among some numbers, and the negative ones, which stand for none."""
+    return [one for one in numbers if one >= 0], [one for one in numbers if one < 0]
+
+
+class _Using(kinds.AroundCall):
+    """One call of a function that uses rows, which may be those that it returns."""
+
+    def __init__(
+        self,
+        owner_patch: OwnerPatch,
+        reference: str,
+        whose: str,
+        names: Callable[[], dict[str, Any]],
+    ) -> None:
+        part = owner_patch.part
+        paths_of = [path for path in (part.rows, part.owner, part.pool) if path]
+        self._is_late = any(paths.root(path) == paths.RETURN for path in paths_of)
+        self._use = functools.partial(owner_patch._use, reference, whose)
+        self._names: dict[str, Any] | None = None
+        with contextlib.suppress(TypeError):  # a call that is wrong will say so itself
+            self._names = names()
+        if self._names is not None and not self._is_late:
+            self._use(self._names)
+
+    def returned(self, result: Any) -> None:
+        if self._names is not None and self._is_late:
+            self._use({**self._names, paths.RETURN: result})
 
 
 class _Owning(kinds.AroundCall):

@@ -227,6 +227,15 @@ def _written_twice(buf: Any, rows: Any, take: Any, stash: Any) -> None:
 # --- who is given a row ---
 
 
+def _wrong_owner(_: ProbeTarget) -> str:
+    from fmcheck.runtime.relay.owners import Owners
+
+    owners = Owners()
+    owners.hand_out([1], ["b"])
+    found, healthy = ([f"FR{one.check}" for one in owners.use([1], [name], 0)] for name in "ab")
+    return verdict(found, "FR111", healthy)
+
+
 def _owners_probe(code: str, sink: bool, names: str, frees: int) -> Callable[[ProbeTarget], str]:
     """Hands row 1 to each of some names, and takes it back; the twin does it in turn."""
 
@@ -414,6 +423,7 @@ PROBES += [
     Probe("FR108", _owners_probe("FR108", False, "a", 2), ("cpu",), (EAGER,)),
     Probe("FR109", _row_probe("FR109", _unowned_write)),
     Probe("FR110", _row_probe("FR110", _written_twice)),
+    Probe("FR111", _wrong_owner, ("cpu",), (EAGER,)),
     Probe("FR201", _stale_tail, backends=(EAGER,)),
     Probe("FR202", _of_the_head("FR202"), backends=(EAGER,)),
     Probe("FR203", _of_the_head("FR203"), backends=(EAGER,)),
