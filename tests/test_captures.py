@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from dataclasses import dataclass
 from types import ModuleType, SimpleNamespace
@@ -364,13 +365,267 @@ def test_containers_that_hold_themselves_are_read_once(weighted: Watch) -> None:
     ("captured", "message"),
     [
         ('captured = ["self.scale"]', "expected `captured_by` beside it"),
-        (f'{CAPTURED}\n    captured = ["model"]', "expected a path from `self`, got `model`"),
-        (f'{CAPTURED}\n    captured = ["self.a b"]', "expected a path like"),
+        (
+            f'{CAPTURED}\n    captured = ["model"]',
+            "expected a path from `self`, or from a module like `package.module:name`, got `model`",
+        ),
+        (f'{CAPTURED}\n    captured = ["self.a b"]', "expected a path like `self.buffers`"),
+        *(
+            (
+                f'{CAPTURED}\n    captured = ["{path}"]',
+                r"fill\[0\]\.captured`: expected a path from a module like "
+                f"`package.module:name.attribute`, got `{re.escape(path)}`",
+            )
+            for path in ("a b:c", ":c", "a:", "a:b:c", "a..b:c", "a:b c", "a:[0]")
+        ),
+        (
+            f'{CAPTURED}\n    outputs = ["a b:c"]',
+            r"fill\[0\]\.outputs`: expected a path from a module like",
+        ),
+        ('inputs = "toy_arena:held"', "expected a path like `self.buffers`"),
     ],
 )
 def test_what_else_a_graph_reads_is_named_by_a_path(captured: str, message: str) -> None:
+    text = CONTRACT.replace("CAPTURED", captured)
+    if captured.startswith("inputs"):
+        text = CONTRACT.replace("CAPTURED", "").replace('inputs = "self"', captured)
     with pytest.raises(UsageError, match=message):
-        parse_contract(CONTRACT.replace("CAPTURED", captured), "toy.toml")
+        parse_contract(text, "toy.toml")
+
+
+@dataclass
+class Workspace:
+    rows: int
+    packed: torch.Tensor
+
+
+class Experts:
+    buffers: dict[int, torch.Tensor]
+    later: torch.Tensor
+
+    @classmethod
+    def make(cls) -> None:
+        cls.late = torch.zeros(3)  # type: ignore[attr-defined]
+
+
+class Manager:
+    def __init__(self) -> None:
+        self.current: list[torch.Tensor | None] = [torch.zeros(3), None]
+
+
+class Proxy:
+    """Stands for an object of a library that is not to be asked for anything yet."""
+
+    def __call__(self) -> None:
+        pass
+
+    def __getattr__(self, name: str) -> Any:
+        raise RuntimeError(name)
+
+
+def make_global() -> None:
+    global _made
+    _made = torch.zeros(3)
+
+
+@pytest.fixture
+def arena(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A module with workspaces that no object of the engine holds."""
+    module: Any = ModuleType("toy_lib.arena")
+    module._CACHE = {(4, 8): Workspace(4, torch.zeros(3)), "plain": torch.zeros(3)}
+    module._manager = Manager()
+    module.Experts = type("Experts", (Experts,), {"buffers": {2: torch.zeros(3)}})
+    module.make_global = make_global
+    module._unused, module.proxy = None, Proxy()
+    monkeypatch.setitem(sys.modules, "toy_lib.arena", module)
+    return module
+
+
+@pytest.fixture
+def reading(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Watch]]:
+    """Watches a runner whose graph also reads what some paths lead to."""
+    started = []
+
+    def begin(*read: str) -> Watch:
+        also = ", ".join(f'"{path}"' for path in read)
+        started.append(watching(monkeypatch, f"{CAPTURED}\n    captured = [{also}]"))
+        return started[-1]
+
+    yield begin
+    for watch in started:
+        watch.stop()
+
+
+OF_MODULES: dict[str, tuple[str, Callable[[Any], object]]] = {
+    "arena._CACHE[(4, 8)].packed": (
+        "_CACHE",
+        lambda it: it._CACHE.update({(4, 8): Workspace(8, torch.zeros(6))}),
+    ),
+    "arena._CACHE[plain]": ("_CACHE", lambda it: it._CACHE.update(plain=torch.zeros(3))),
+    "arena._manager.current[0]": (
+        "_manager.current",
+        lambda it: it._manager.current.__setitem__(0, torch.zeros(3)),
+    ),
+    "arena.Experts.buffers[2]": (
+        "Experts.buffers",
+        lambda it: it.Experts.buffers.update({2: torch.zeros(3)}),
+    ),
+}
+
+
+@pytest.mark.parametrize("what", OF_MODULES)
+def test_what_a_graph_reads_of_a_module_must_stay_too(
+    arena: Any, reading: Callable[..., Watch], what: str
+) -> None:
+    path, move = OF_MODULES[what]
+    watch = reading("self.other", f"toy_lib.arena:{path}")
+    runner = Runner()
+    runner.capture()
+    runner.run(2, nothing)
+    assert codes(watch) == []
+    move(arena)
+    runner.run(2, nothing)
+    (violation,) = watch.drain()
+    assert (violation.code, violation.buffer) == ("FR601", what)
+    assert watch.coverage().problems == ()
+
+
+def test_what_an_object_holds_is_named_by_it_beside_a_module(
+    arena: Any, reading: Callable[..., Watch]
+) -> None:
+    watch = reading("self.by_device", "toy_lib.arena:_CACHE")
+    runner: Any = Runner()
+    runner.by_device = {"cuda:0": torch.zeros(3)}
+    runner.capture()
+    runner.by_device["cuda:0"] = torch.zeros(3)
+    runner.run(2, nothing)
+    assert [one.buffer for one in watch.drain()] == ["Runner.by_device[cuda:0]"]
+
+
+def test_an_arena_may_grow_beside_what_a_graph_reads(
+    arena: Any, reading: Callable[..., Watch]
+) -> None:
+    watch = reading("toy_lib.arena:_CACHE", "toy_lib.arena:_manager.current")
+    runner = Runner()
+    runner.capture()
+    arena._manager.current[1] = arena._CACHE["more"] = torch.zeros(3)
+    runner.run(2, nothing)
+    arena._manager.current[0] = None
+    del arena._CACHE["plain"]
+    arena._CACHE["more"] = torch.zeros(6)
+    runner.run(2, nothing)
+    assert codes(watch) == []
+    assert watch.coverage().problems == ()
+    assert watch.coverage().untracked == ()
+
+
+class Growing(str):
+    """A key of a cache that another thread fills while it is read."""
+
+    cache: dict[str, torch.Tensor]
+
+    def __format__(self, _: str) -> str:
+        self.cache[f"{len(self.cache)}"] = torch.zeros(3)
+        return str(self)
+
+
+def test_an_arena_may_grow_while_it_is_looked_at(arena: Any, reading: Callable[..., Watch]) -> None:
+    watch = reading("toy_lib.arena:_CACHE")
+    Growing.cache = arena._CACHE
+    arena._CACHE[Growing("key")] = torch.zeros(3)
+    runner = Runner()
+    runner.capture()
+    runner.run(2, nothing)
+    assert codes(watch) == []
+    assert not watch.tally.broken
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["toy_lib.unimported:_CACHE", "toy_lib.arena:_unused", "toy_lib.arena:_unused.current"],
+)
+def test_what_a_module_does_not_have_yet_is_read_by_no_graph(
+    arena: Any, reading: Callable[..., Watch], path: str
+) -> None:
+    watch = reading(path)
+    runner = Runner()
+    runner.capture()
+    runner.tail = 7
+    runner.run(2, nothing)
+    assert codes(watch) == ["FR201"]  # the call is judged, and all else that it reads
+    rebind(runner)
+    runner.run(4, nothing)
+    assert codes(watch) == ["FR601"]
+    assert watch.coverage().problems == ()
+    assert watch.coverage().untracked == ()
+
+
+def test_a_module_that_is_imported_late_is_looked_at_from_then_on(
+    arena: Any, reading: Callable[..., Watch], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, "toy_lib.arena")
+    watch = reading("toy_lib.arena:_CACHE", "toy_lib.arena:_CACH")
+    runner = Runner()
+    runner.capture()
+    assert watch.coverage().problems == ()
+    monkeypatch.setitem(sys.modules, "toy_lib.arena", arena)
+    runner.capture()
+    assert len(watch.coverage().problems) == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("_CACH", "there is no `_CACH` in module `toy_lib.arena`; did you mean `_CACHE`?"),
+        ("Experts.buffer", "there is no `buffer`; did you mean `buffers`?"),
+    ],
+)
+def test_a_name_that_a_module_lacks_is_a_slip_in_the_contract(
+    arena: Any, reading: Callable[..., Watch], path: str, said: str
+) -> None:
+    watch = reading(f"toy_lib.arena:{path}")
+    runner = Runner()
+    for _ in range(2):
+        runner.capture()
+        runner.run(2, nothing)
+    fill = "contract `toy`, fill `toy_graphs:Runner`: "
+    assert watch.coverage().problems == (f"{fill}path `toy_lib.arena:{path}`: {said}",)
+    (untracked, *_) = watch.coverage().untracked
+    assert f"there is no `toy_lib.arena:{path}`" in untracked[1]
+
+
+@pytest.mark.parametrize("path", ["_made", "Experts.late", "Experts.later"])
+def test_a_name_that_is_bound_later_is_no_slip(
+    arena: Any, reading: Callable[..., Watch], path: str
+) -> None:
+    watch = reading(f"toy_lib.arena:{path}")
+    Runner().capture()
+    assert watch.coverage().problems == ()
+
+
+def test_a_module_is_not_asked_for_what_it_would_import(
+    arena: Any, reading: Callable[..., Watch]
+) -> None:
+    asked = []
+    arena.__getattr__ = asked.append
+    watch = reading("toy_lib.arena:lazy")
+    Runner().capture()
+    assert asked == []
+    assert "there is no `lazy` in module" in watch.coverage().problems[0]
+
+
+def test_modules_of_one_last_name_are_told_apart(
+    arena: Any, reading: Callable[..., Watch], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other: Any = ModuleType("toy_more.arena")
+    other._CACHE = {"plain": torch.zeros(3)}
+    monkeypatch.setitem(sys.modules, "toy_more.arena", other)
+    watch = reading("toy_lib.arena:_CACHE", "toy_more.arena:_CACHE")
+    runner = Runner()
+    runner.capture()
+    arena._CACHE["plain"] = torch.zeros(3)
+    runner.run(2, nothing)
+    assert [one.buffer for one in watch.drain()] == ["arena._CACHE[plain]"]
 
 
 def test_a_method_that_another_class_captures_by_may_not_be_there(

@@ -19,6 +19,8 @@ RELAY = """
     import torch
     from toy.pool import Pool as Rows
 
+    _WORKSPACES: dict = {}
+
     class Relay(Base):
         def __init__(self):
             self.tokens_buf = torch.zeros(8)
@@ -30,6 +32,8 @@ RELAY = """
             return rows
 
     def hand_out(request):
+        global _scratch
+        _scratch = torch.zeros(8)
         return request.rid
 """
 LOOP = """
@@ -114,6 +118,9 @@ CONTRACT = """
     class = "toy.loop:Runner"
     methods = ["fill", "populate"]
     settled_by = ["replay"]
+    captured_by = ["fill"]
+    captured = ["toy.relay:_WORKSPACES.entries", "toy.relay:_scratch", "library.moe:_CACHE[raw]"]
+    outputs = ["toy.relay:Relay.topk_p_buf"]
     inputs = "self.buffers"
     axis.rows = { raw = "raw", padded = "self.most", capacity = "self.most" }
 
@@ -278,6 +285,18 @@ def test_a_name_that_only_some_releases_have_is_looked_for_in_these(
             'name = "staging"',
             'name = "stagin"',
             "streams.guard.name: `stagin` not found in any file",
+        ),
+        (
+            "_WORKSPACES.entries",
+            "_WORKSPACE.entries",
+            "graph_inputs.fill.captured: there is no `toy.relay:_WORKSPACE`; "
+            "did you mean `_WORKSPACES`?",
+        ),
+        (
+            '["toy.relay:Relay.topk',
+            '["toy.rellay:Relay.topk',
+            "graph_inputs.fill.outputs: there is no module `toy.rellay` (named for `Relay`); "
+            "did you mean `toy.relay`?",
         ),
         ('["copy_back"]', '["copy_bakc"]', "did you mean `copy_back`?"),
         ('"keep_back"', '"keep_bakc"', "did you mean `keep_back`?"),

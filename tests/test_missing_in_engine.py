@@ -32,6 +32,7 @@ LOOP = """
 
     class Runner:
         most = 4
+        most_recent = None
 
         def __init__(self):
             self.buffers = {"rows": torch.zeros(4, dtype=torch.int64), "seq_lens": torch.ones(4)}
@@ -88,6 +89,7 @@ CONTRACT = """
     class = "toy_unmet.loop:Runner"
     methods = ["run"]
     settled_by = ["replay"]
+    outputs = ["toy_unmet.loop:Runner.most_recent", "toy_unimported:_CACHE"]
     inputs = "self.buffers"
     axis.rows = { raw = "raw", padded = "self.most", capacity = "self.most" }
     holds = { seq_lens = 0 }
@@ -154,6 +156,12 @@ SLIPS = pytest.mark.parametrize(
             "toy_unmet.relay:Relay",
             "toy_unmet.loop.relay:Relay",
             "there is no module `toy_unmet.loop.relay`",
+        ),
+        (
+            "toy_unmet.loop:Runner.most_recent",
+            "toy_unmet.lops:Runner.most_recent",
+            "there is no module `toy_unmet.lops`; did you mean `loop`? "
+            "(named for `toy_unmet.lops:Runner`)",
         ),
         (
             "Runner.replay",

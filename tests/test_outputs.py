@@ -311,6 +311,39 @@ def test_outputs_in_an_object_are_found(start: Callable[..., Watch]) -> None:
     assert watch.coverage().problems == ()
 
 
+class Given(Runner):
+    """Its outputs are where the caller wants them."""
+
+    def run(self, raw: int, out: Any = None) -> torch.Tensor:
+        return super().run(raw)
+
+
+def test_outputs_that_a_call_is_given_are_found(start: Callable[..., Watch]) -> None:
+    watch = start('outputs = ["out"]', Given)
+    runner = Given()
+    kept = runner.run(2, runner.out)
+    runner.run(2, runner.out)
+    kept + 1
+    (violation,) = of(watch)
+    assert violation.buffer == "Given.out"
+
+
+def test_outputs_of_a_module_are_found(
+    start: Callable[..., Watch], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module: Any = ModuleType("toy_lib.pool")
+    monkeypatch.setitem(sys.modules, "toy_lib.pool", module)
+    watch = start('outputs = ["toy_lib.pool:_outs", "toy_lib.unimported:_outs"]')
+    runner = Runner()
+    module._outs = {4: runner.out}
+    kept = runner.run(2)
+    runner.run(2)
+    kept + 1
+    (violation,) = of(watch)
+    assert violation.buffer == "pool._outs[4]"
+    assert watch.coverage().problems == ()
+
+
 class Feeding(Runner):
     """What the last replay wrote is an input of the next, and is copied in as that begins."""
 

@@ -76,6 +76,22 @@ def references(contract: Contract, version: str | None) -> Iterator[Named]:
     yield "late_results.functions", contract.late_results.functions
 
 
+def variables(contract: Contract, version: str | None) -> Iterator[Named]:
+    """Yields the variables of modules, `module:name`, that paths start at.
+
+    They may be those of a library that the engine calls, which neither has to be there nor says
+    whose contract it is.
+    """
+    for fill in contract.graph_inputs.fill:
+        if applies(fill.releases, version):
+            for key in ("captured", "outputs"):
+                for path in getattr(fill, key):
+                    module, colon, names = path.partition(":")
+                    if colon:
+                        name = _NAME.findall(names)[0]
+                        yield f"graph_inputs.fill.{key}", (f"{module}:{name}",)
+
+
 def modules(contract: Contract) -> tuple[str, ...]:
     """Returns the modules of what a run looks for in any release, torch's own aside."""
     named = [one for _, alternatives in references(contract, None) for one in alternatives]
@@ -160,7 +176,8 @@ def _of_paths(fill: Fill) -> Iterator[Words]:
     for key in ("inputs", "source", "mapping"):
         yield _in_path(f"graph_inputs.fill.{key}", getattr(fill, key))
     for path in fill.captured:
-        yield _in_path("graph_inputs.fill.captured", path)
+        if ":" not in path:
+            yield _in_path("graph_inputs.fill.captured", path)
     for name, axis in fill.axis.items():
         for key in ("raw", "padded", "capacity"):
             yield _in_path(f"graph_inputs.fill.axis.{name}.{key}", getattr(axis, key))

@@ -270,8 +270,10 @@ class Fill(_Part, frozen=True, kw_only=True):
     judged when its fill returns. Without one, the inputs must not move between a fill and its
     replay.
     `captured` are paths of what else the graph reads where it was, such as weights: tensors, and
-    sequences, mappings and modules of them. `outputs` are paths of what each replay writes and
-    returns, which `settled_by` makes: what is kept of them beyond the next one has to be a copy.
+    sequences, mappings and modules of them, from `self` or from a variable of a module,
+    `module:name.attribute`, as a cached workspace is. `outputs` are paths of what each replay
+    writes and returns, which may start likewise and which `settled_by` makes: what is kept of them
+    beyond the next one has to be a copy.
     `holds` is what the tail of an input holds after this fill, a number or
     a path. `source` is where the batch's own values lie by the same names; `copies_source` means
     that the head holds just these. `mapping` is the path of the tensor whose row 0 stays zero.

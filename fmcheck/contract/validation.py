@@ -291,9 +291,11 @@ def _check_fill(fill: Fill, where: str, key: str) -> None:
             "are those that the graph reads, got none",
         )
     for path in fill.captured:
-        if not path.startswith("self."):
+        if not path.startswith("self.") and ":" not in path:
             raise UsageError(
-                where, f"key `{key}.captured`: expected a path from `self`, got `{path}`"
+                where,
+                f"key `{key}.captured`: expected a path from `self`, or from a module like "
+                f"`package.module:name`, got `{path}`",
             )
     if fill.outputs and not fill.settled_by:
         raise UsageError(
@@ -303,7 +305,9 @@ def _check_fill(fill: Fill, where: str, key: str) -> None:
         )
     paths = [fill.inputs, *(path for path in (fill.unless, fill.source, fill.mapping) if path)]
     paths += [held for held in fill.holds.values() if isinstance(held, str)]
-    paths += (*fill.captured, *fill.outputs)
+    for name, named in (("captured", fill.captured), ("outputs", fill.outputs)):
+        for path in named:
+            _check_path_of_any(path, where, f"{key}.{name}")
     for axis in fill.axis.values():
         paths += [axis.raw, axis.padded, axis.capacity]
     for path in paths:
@@ -313,6 +317,19 @@ def _check_fill(fill: Fill, where: str, key: str) -> None:
 def _check_path(text: str, where: str, key: str) -> None:
     if not _PATH.fullmatch(text):
         raise UsageError(where, f"key `{key}`: expected a path like `self.buffers`, got `{text}`")
+
+
+def _check_path_of_any(text: str, where: str, key: str) -> None:
+    """Rejects what is neither a path of a call nor one of a module."""
+    module, colon, path = text.rpartition(":")
+    if not colon:
+        _check_path(text, where, key)
+    elif not (all(map(str.isidentifier, module.split("."))) and _PATH.fullmatch(path)):
+        raise UsageError(
+            where,
+            f"key `{key}`: expected a path from a module like `package.module:name.attribute`, "
+            f"got `{text}`",
+        )
 
 
 def _check_streams(streams: Streams, where: str) -> None:

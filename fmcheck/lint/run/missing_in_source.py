@@ -9,14 +9,14 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from fmcheck.contract import applies
-from fmcheck.contract.references import files, references, words
+from fmcheck.contract.references import files, references, variables, words
 from fmcheck.contract.row_conditions import condition
 from fmcheck.errors import nearest
 from fmcheck.lint.model.expressions import targets
 from fmcheck.lint.source import source_in
 from fmcheck.lint.source.globs import lies_in, literal
 from fmcheck.lint.source.lazy import cst
-from fmcheck.lint.source.walking import children
+from fmcheck.lint.source.walking import below, children
 from fmcheck.lint.source.words import may_define, whole_words, words_around
 
 if TYPE_CHECKING:
@@ -96,6 +96,8 @@ def missing_in_source(
     """Yields each key that names what is not there, and a sentence about it."""
     for key, alternatives in references(contract, version):
         yield from _missing_functions(key, alternatives, source)
+    for key, alternatives in variables(contract, version):
+        yield from _missing_functions(key, alternatives, source, gone=True)
     for opaque in contract.opaque:
         if applies(opaque.releases, version):
             yield from _of_opaque(opaque, source)
@@ -197,6 +199,8 @@ def _bound(body: Iterable[cst.CSTNode], prefix: str) -> Iterator[tuple[str, froz
             # A module's own `__getattr__` may give anything (PEP 562).
             name = prefix + node.name.value
             yield "*" if name == "__getattr__" else name, _parameters(node)
+            for declared in below(node, cst.Global):
+                yield from ((item.name.value, nothing) for item in declared.names)
         elif isinstance(node, cst.ClassDef):
             yield prefix + node.name.value, nothing
             if node.bases:
@@ -208,7 +212,7 @@ def _bound(body: Iterable[cst.CSTNode], prefix: str) -> Iterator[tuple[str, froz
             else:
                 for one in node.names:
                     yield prefix + (one.evaluated_alias or one.evaluated_name), nothing
-        elif isinstance(node, cst.Assign):
+        elif isinstance(node, (cst.Assign, cst.AnnAssign)):
             for target in targets(node):
                 if isinstance(target, cst.Name):
                     yield prefix + target.value, nothing

@@ -4,6 +4,7 @@ The contract checks their form.
 
 A path starts at `return`, a parameter or `self`, and goes on by attributes and by `[key]`, where
 the key is a number, a path of its own, or `*` for the last one: `io[bs].rows`, `self.buffers[*]`.
+One of a module, `package.module:name.attribute`, starts at a variable of the module.
 With `[]` for each item of a sequence it leads to several things: `reqs[].kv.req_pool_idx`. There a
 key that a mapping lacks leads nowhere: `self.row_of[rid]`.
 """
@@ -16,6 +17,7 @@ import re
 import sys
 from collections.abc import Mapping, Set
 from functools import cache
+from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from fmcheck.errors import nearest
@@ -34,7 +36,10 @@ _NUMBER = re.compile(r"-?\d+")
 
 
 class NothingThereError(LookupError):
-    """A path leads through None: the engine has not made, or does not use, what it leads to."""
+    """A path leads through None, or starts in a module that nobody has imported.
+
+    The engine has not made, or does not use, what it leads to.
+    """
 
     def __init__(self, path: str, name: str) -> None:
         super().__init__(f"path `{path}`: nothing before `{name}`")
@@ -50,11 +55,18 @@ class NotThereError(LookupError):
 
     @property
     def is_set_elsewhere(self) -> bool:
-        """Tells whether the class of the object sets such an attribute: this one is half built."""
+        """Tells whether the class of the object sets such an attribute: this one is half built.
+
+        So is a class whose class methods set it, or a module of which a function does.
+        """
+        found = self._found
+        if isinstance(found, ModuleType):
+            functions = [one for one in vars(found).values() if isinstance(one, FunctionType)]
+            return any(_sets(self.name, function) for function in functions)
         return any(
             self.name in getattr(class_, "__annotations__", ())
             or any(_sets(self.name, function) for function in vars(class_).values())
-            for class_ in type(self._found).__mro__
+            for class_ in (found if isinstance(found, type) else type(found)).__mro__
         )
 
     def __str__(self) -> str:
@@ -62,37 +74,42 @@ class NotThereError(LookupError):
         names = found if isinstance(found, Mapping) else dir(found)
         public = [str(one) for one in names if not str(one).startswith("__")]
         known = nearest(self.name, public) if self.name.isidentifier() else ""
-        return f"path `{self.path}`: there is no `{self.name}`{known}"
+        where = f" in module `{found.__name__}`" if isinstance(found, ModuleType) else ""
+        return f"path `{self.path}`: there is no `{self.name}`{where}{known}"
 
 
-def _sets(name: str, function: object) -> bool:
-    """Tells whether a method assigns an attribute of that name."""
-    code = getattr(inspect.unwrap(function), "__code__", None) if callable(function) else None
+def _sets(name: str, function: Any) -> bool:
+    """Tells whether a function assigns an attribute, or a global variable, of that name."""
+    is_one = callable(function) or isinstance(function, classmethod)
+    code = getattr(inspect.unwrap(function), "__code__", None) if is_one else None
     if code is None or name not in code.co_names:
         return False
     return any(
-        step.opname == "STORE_ATTR" and step.argval == name for step in dis.get_instructions(code)
+        step.opname in ("STORE_ATTR", "STORE_GLOBAL") and step.argval == name
+        for step in dis.get_instructions(code)
     )
 
 
 def look_up(path: str, bindings: Bindings) -> Any:
-    """Returns what `path` leads to from the names in `bindings`.
+    """Returns what `path` leads to from the names in `bindings`, or in the module that it names.
 
     Raises:
-        NothingThereError: if it leads through None.
+        NothingThereError: if it leads through None, or nobody has imported the module.
         NotThereError: naming the path and the step that is not there.
     """
-    found: Any = bindings
-    for number, (name, key) in enumerate(_steps(path)):
+    module, _, names = path.rpartition(":")
+    found: Any = sys.modules.get(module) if module else bindings
+    for number, (name, key) in enumerate(_steps(names)):
         try:
             if number == 0:
-                found = bindings[name]
+                # Not by `getattr`: a module may import what it is asked for.
+                found = vars(found)[name] if module else found[name]
             elif name:
                 found = getattr(found, name)
             else:
                 found = found[_key(key, found, bindings)]
         except (KeyError, AttributeError, IndexError, TypeError, ValueError):
-            if number and found is None:
+            if found is None:
                 raise NothingThereError(path, name or key) from None
             raise NotThereError(path, name or key, found) from None
     return found

@@ -65,12 +65,11 @@ class Filled(Protocol):
     def filler(self) -> Any:
         """The runner."""
 
-    @property
-    def owner(self) -> str:
-        """What reports call the holder of the inputs."""
-
     def places(self) -> Mapping[str, TensorLocation]:
         """Returns where the inputs are."""
+
+    def called(self, name: str) -> str:
+        """Returns what reports call an input, or what else was captured: with its holder."""
 
     def line_that_made(self, name: str) -> Site | None:
         """Returns the line of the fill that created an input, None if it was created before."""
@@ -155,7 +154,7 @@ class Captures:
         self, fill: Filled, name: str, now: TensorLocation, captured: Captured | None
     ) -> None:
         tally, site, made = self.tally, fill.site, fill.line_that_made(name)
-        buffer = f"{fill.owner}.{name}"
+        buffer = fill.called(name)
         note = (
             "it was bound to another tensor while it was filled; no capture was seen, so a graph "
             "is taken to read the old one"

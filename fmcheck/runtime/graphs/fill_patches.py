@@ -256,7 +256,8 @@ class FillPatch:
         if not isinstance(err, (paths.NotThereError, paths.NothingThereError)):
             self.problem(str(err))
             return
-        self.tally.untrack("fills", f"their object has no `{err.path}` ({self.fill.class_})")
+        has_no = "there is no" if ":" in err.path else "their object has no"
+        self.tally.untrack("fills", f"{has_no} `{err.path}` ({self.fill.class_})")
         if isinstance(err, paths.NotThereError) and not err.is_set_elsewhere:
             self.lacking.setdefault(err.path, f"{self._where}: {err}")
 

@@ -243,7 +243,10 @@ class OpenFill:
             if self.fill_patch.expectations.of(name, tensor.dtype is torch.bool) is not None
         }
         for path in self.fill_patch.fill.captured:
-            tensors = self._tensors_at("captured", path)
+            try:
+                tensors = self._tensors_at("captured", path)
+            except paths.NothingThereError:
+                continue  # no graph reads what is not made yet
             found.update((part, place_of(tensor)) for part, tensor in tensors.items())
         return found
 
@@ -257,7 +260,7 @@ class OpenFill:
                 except LookupError as err:
                     self.fill_patch.misses(err)
                     continue
-                found.update((f"{self.owner}.{name}", one) for name, one in tensors.items())
+                found.update((self.called(name), one) for name, one in tensors.items())
         return found
 
     def _tensors_at(self, key: str, path: str) -> dict[str, torch.Tensor]:
@@ -267,6 +270,14 @@ class OpenFill:
         if not (tensors or value is None or isinstance(value, _CONTAINERS)):
             self.fill_patch.holds_none(key, path, value)
         return tensors
+
+    def called(self, name: str) -> str:
+        """Returns what reports call an input, or what a path led to: with what holds it."""
+        of_modules = [*self.fill_patch.fill.captured, *self.fill_patch.fill.outputs]
+        if any(":" in path and name.startswith(path) for path in of_modules):
+            module, _, rest = name.partition(":")
+            return f"{module.rpartition('.')[2]}.{rest}"
+        return f"{self.owner}.{name}"
 
     def line_that_made(self, name: str) -> Site | None:
         """Returns the line of this fill that created an input, None if it was created before."""
@@ -539,7 +550,8 @@ def _tensors_of(
         parts = [*found.named_parameters(), *found.named_buffers()]
         entries: list[tuple[str, Any]] = [(f".{part}", one) for part, one in parts]
     elif isinstance(found, Mapping):
-        entries = [(f"[{key}]", one) for key, one in found.items()]
+        # Another thread may grow it meanwhile.
+        entries = [(f"[{key}]", one) for key, one in list(found.items())]
     elif isinstance(found, (list, tuple)):
         entries = [(f"[{place}]", one) for place, one in enumerate(found)]
     elif not is_inside:

@@ -15,7 +15,7 @@ import sys
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
-from fmcheck.contract.references import QUIET, inputs, inputs_of, references
+from fmcheck.contract.references import QUIET, inputs, inputs_of, references, variables
 from fmcheck.errors import SLIP, closest, nearest
 from fmcheck.runtime.core.patches import attribute, functions_of, installed_version
 from fmcheck.runtime.session.uses import imported_packages
@@ -35,7 +35,8 @@ def missing_in_engine(contract: Contract, opaque: bool = False) -> Iterator[str]
     Of `opaque` functions a release may lack all, so that those are named only if asked for.
     """
     by_module: dict[str, list[str]] = {}
-    named = list(references(contract, installed_version(contract)))
+    version = installed_version(contract)
+    named = [*references(contract, version), *variables(contract, version)]
     named += [("opaque.functions", one.functions) for one in contract.opaque if opaque]
     if not any(_package(one) in sys.modules for _, alternatives in named for one in alternatives):
         return  # of another engine than the one that ran
