@@ -8,13 +8,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from fmcheck.errors import ViolationError
-from fmcheck.finding import ADVISORY, Counts, Violation
+from fmcheck.finding import ADVISORY, Access, Counts, Violation
 from fmcheck.runtime.core.moment import Moments
 from fmcheck.runtime.core.site import Sites
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from fmcheck.finding import Site
 
 #: What a session notes of a device whose context an error has ended.
 UNREAD = (
@@ -248,6 +249,16 @@ class Tally:
                 if type(err).__name__ != "AcceleratorError":
                     raise
                 self.note(UNREAD.format(str(err).partition("\n")[0]))
+
+    def site_of(self, moment: int) -> Site:
+        """Returns the line of engine code that a moment is of."""
+        return self.sites[self.moments.site(moment)]
+
+    def access(self, verb: str, moment: int, stream: str | None = None) -> Access:
+        """Returns an access as it is reported, on a stream: the one that was current by default."""
+        moments = self.moments
+        where = moments.stream(moment) if stream is None else stream
+        return Access(verb, self.site_of(moment), moments.step_of(moment), where)
 
     def seen_again(self, key: object) -> bool:
         """Raises the count of a violation that needs no second telling; False if it needs one."""

@@ -107,7 +107,7 @@ def report(
 ) -> None:
     """Reports `code` in `rows`, each once, whose elements at fault are `bits`."""
     tally = buffer.tally
-    site = tally.sites[tally.moments.site(moment)]
+    site = tally.site_of(moment)
     if tally.seen_again((code, buffer.name, site)):
         return
     first = int(rows[0])
@@ -162,13 +162,13 @@ def of_owners(tally: Tally, whose: str, verb: str, faults: Sequence[Misgiven], m
     for check in dict.fromkeys(fault.check for fault in faults):
         found = [fault for fault in faults if fault.check == check]
         code, first = f"FR{check}", found[0]
-        site = tally.sites[tally.moments.site(moment)]
+        site = tally.site_of(moment)
         if tally.seen_again((code, whose, site)):
             continue
         notes: list[str] = []
         if first.since is not None and (first.row < 0 or check != verdicts.SINK):
             text = _NO_ROW if first.row < 0 else _BEFORE[first.allocation]
-            where = tally.sites[tally.moments.site(first.since)].short
+            where = tally.site_of(first.since).short
             who = first.before or "an owner without a name"
             notes = [text.format(row=first.row, who=who, where=where)]
         owner, previous = first.owner, first.before
@@ -221,7 +221,7 @@ def of_unseen_write(buffer: ReportedBuffer, moment: int) -> str:
     undeclared = [f"`{name}` (declared opaque, not wrapped)" for name in tally.unwrapped]
     suspects = ", ".join([*undeclared, *escaped]) or "none known"
     return (
-        f"buffer `{buffer.name}`: the gather at {tally.sites[tally.moments.site(moment)]} got "
+        f"buffer `{buffer.name}`: the gather at {tally.site_of(moment)} got "
         f"values that no tracked write had put there; suspects: {suspects}"
     )
 
@@ -253,7 +253,7 @@ def access(
         owner = owners.name(row, generation)
     return Access(
         verb,
-        tally.sites[tally.moments.site(moment)],
+        tally.site_of(moment),
         tally.moments.step_of(moment),
         tally.moments.stream(moment),
         owner,

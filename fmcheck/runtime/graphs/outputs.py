@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._C import _len_torch_dispatch_stack as modes_on
 
-from fmcheck.finding import CHECKS, Access, Violation
+from fmcheck.finding import CHECKS, Violation
 from fmcheck.runtime.core.containment import broke
 from fmcheck.runtime.core.patches import patch
 from fmcheck.runtime.steps import factories
@@ -267,7 +267,7 @@ class Outputs:
         tally = self.tally
         if tally.sites.is_own() or tally.sites.is_showing(or_printing=True):
             return
-        access = self._access(verb, self._now(device))
+        access = tally.access(verb, self._now(device))
         with tally.lock:
             if tally.seen_again((CODE, view.name, access.site)):
                 return
@@ -280,15 +280,10 @@ class Outputs:
                     test=tally.test,
                     device=device,
                     pid=os.getpid(),
-                    last_write=self._access("replay", view.overwritten),
-                    passed=(self._access("view", view.taken),) if view.taken else (),
+                    last_write=tally.access("replay", view.overwritten),
+                    passed=(tally.access("view", view.taken),) if view.taken else (),
                 )
             )
-
-    def _access(self, verb: str, moment: int) -> Access:
-        moments = self.tally.moments
-        site = self.tally.sites[moments.site(moment)]
-        return Access(verb, site, moments.step_of(moment), moments.stream(moment))
 
 
 class _Here(threading.local):

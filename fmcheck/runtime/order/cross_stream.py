@@ -354,7 +354,7 @@ class CrossStreamTensors:
     def _name(self, moment: int) -> str:
         """Names memory by the line that made it, or wrote it first as far as is known."""
         tally = self.fences.tally
-        site = tally.sites[tally.moments.site(moment)]
+        site = tally.site_of(moment)
         return f"tensor of {site.short} in {site.function}"
 
 

@@ -384,7 +384,7 @@ class Fences:
             one.number,
             one.lane.name,
             one.what,
-            self.tally.sites[moments.site(one.moment)],
+            self.tally.site_of(one.moment),
             moments.step_of(one.moment),
             one.after.happening.number if one.after is not None else None,
             one.ordered and one.number not in self.unordered,

@@ -144,7 +144,7 @@ class RelayLanes:
         buffer, tally = self.buffer, self.buffer.tally
         if tally.sites.is_showing():
             return
-        site = tally.sites[tally.moments.site(late.moment)]
+        site = tally.site_of(late.moment)
         if tally.seen_again((CODE, buffer.name, site)):
             return
         first = int(rows[0])
@@ -237,13 +237,7 @@ def race(
 
 
 def _access(fences: Fences, party: Party) -> Access:
-    tally = fences.tally
-    return Access(
-        party.verb,
-        tally.sites[tally.moments.site(party.moment)],
-        tally.moments.step_of(party.moment),
-        party.lane.name,
-    )
+    return fences.tally.access(party.verb, party.moment, party.lane.name)
 
 
 def _missing(fences: Fences, early: Party, late: Party) -> str:
@@ -288,4 +282,4 @@ def _who(lane: Lane) -> str:
 
 
 def _line(fences: Fences, moment: int) -> str:
-    return fences.tally.sites[fences.tally.moments.site(moment)].short
+    return fences.tally.site_of(moment).short

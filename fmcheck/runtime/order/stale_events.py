@@ -14,7 +14,7 @@ import re
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
-from fmcheck.finding import CHECKS, Access, Violation
+from fmcheck.finding import CHECKS, Violation
 from fmcheck.runtime.core.clocks import Epoch
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class StaleEvents:
             if len(self._consumed) > _REMEMBERED:
                 self._consumed.popitem(last=False)
         elif step is None or moments.step_of(first) != step:
-            name = self._name_at(self._site(happened.moment))
+            name = self._name_at(self.tally.site_of(happened.moment))
             if name:
                 self._report(name, happened, first)
 
@@ -77,10 +77,13 @@ class StaleEvents:
         epoch = Epoch(lost.lane.number, lost.happening.count)
         if self.fences.clocks.covers(happened.lane.number, epoch):
             return
-        name = self._name_at(self._site(happened.moment))
+        name = self._name_at(self.tally.site_of(happened.moment))
         if name:
             self._waited[lost.happening.number] = None  # it is reported once
-            made, where = self._site(record.happening.moment), self._site(lost.happening.moment)
+            made, where = (
+                self.tally.site_of(record.happening.moment),
+                self.tally.site_of(lost.happening.moment),
+            )
             missing = f"an event for each stream that records `{name}`"
             note = (
                 f"this wait met the record of {made.short} on stream `{record.lane.name}`: that "
@@ -104,8 +107,8 @@ class StaleEvents:
         step = self.tally.moments.step_of(first)
         since = f" in step {step}" if step is not None else ""
         note = (
-            f"the record was made at {self._site(made.moment).short}, and met at "
-            f"{self._site(first).short}{since} before: this wait orders nothing"
+            f"the record was made at {self.tally.site_of(made.moment).short}, and met at "
+            f"{self.tally.site_of(first).short}{since} before: this wait orders nothing"
         )
         missing = f"a record of `{name}` on stream `{record.lane.name}` since then"
         self._report_wait(name, happened, missing, note, (made, happened))
@@ -119,8 +122,9 @@ class StaleEvents:
         history: tuple[Happening, ...],
     ) -> None:
         tally = self.tally
+        access = tally.access(happened.what, happened.moment, happened.lane.name)
         with tally.lock:
-            if tally.seen_again((_CODE, name, self._site(happened.moment))):
+            if tally.seen_again((_CODE, name, access.site)):
                 return
             lanes = tuple(dict.fromkeys(one.lane for one in history))
             tally.report(
@@ -128,7 +132,7 @@ class StaleEvents:
                     code=_CODE,
                     name=CHECKS[_CODE],
                     buffer=name,
-                    access=self._access(happened),
+                    access=access,
                     test=tally.test,
                     device="cpu",
                     pid=os.getpid(),
@@ -138,12 +142,3 @@ class StaleEvents:
                     confidence="incomplete" if self.fences.doubts else "",
                 )
             )
-
-    def _access(self, happened: Happening) -> Access:
-        moments = self.tally.moments
-        site = self._site(happened.moment)
-        step = moments.step_of(happened.moment)
-        return Access(happened.what, site, step, happened.lane.name)
-
-    def _site(self, moment: int) -> Site:
-        return self.tally.sites[self.tally.moments.site(moment)]

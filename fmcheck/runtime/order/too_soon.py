@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from fmcheck.finding import CHECKS, Access, Violation
+from fmcheck.finding import CHECKS, Violation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,13 +36,8 @@ class TooSoon:
 
     def line(self, moment: int) -> str:
         """Returns the file's name and the line of a moment."""
-        site = self.tally.sites[self.tally.moments.site(moment)]
+        site = self.tally.site_of(moment)
         return site.short
-
-    def _access(self, verb: str, use: BlockUse) -> Access:
-        moments = self.tally.moments
-        site = self.tally.sites[moments.site(use.moment)]
-        return Access(verb, site, moments.step_of(use.moment), use.lane.name)
 
     def report(
         self,
@@ -65,8 +60,8 @@ class TooSoon:
         tally, fences = self.tally, self.fences
         if tally.sites.is_showing():
             return
-        site = tally.sites[tally.moments.site(late.moment)]
-        begun = tally.sites[tally.moments.site((made or early).moment)]
+        site = tally.site_of(late.moment)
+        begun = tally.site_of((made or early).moment)
         name = f"memory of {begun.short} in {begun.function}"
         # One line that frees a batch too soon frees many tensors: one report for all of them.
         gap = (code, site, early.lane.name, late.lane.name if made else name)
@@ -77,14 +72,14 @@ class TooSoon:
             code, name, site = key
             first = fences.add_event(early.lane, early_verb, early.moment, about=name)
             last = fences.add_event(late.lane, verb, late.moment, about=name, ordered=False)
-            before = self._access(early_verb, early)
+            before = tally.access(early_verb, early.moment, early.lane.name)
             doubts = (doubt, *fences.out_of_sight()) if doubt else tuple(self._doubts(code))
             tally.report(
                 Violation(
                     code=code,
                     name=CHECKS[code],
                     buffer=name,
-                    access=self._access(verb, late),
+                    access=tally.access(verb, late.moment, late.lane.name),
                     last_write=before if early_writes else None,
                     last_read=None if early_writes else before,
                     test=tally.test,

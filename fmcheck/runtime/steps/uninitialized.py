@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._C import _len_torch_dispatch_stack as modes_on
 
-from fmcheck.finding import CHECKS, Access, Violation
+from fmcheck.finding import CHECKS, Violation
 from fmcheck.runtime.core.containment import broke
 from fmcheck.runtime.core.patches import patch
 from fmcheck.runtime.steps import twins
@@ -39,7 +39,6 @@ from fmcheck.runtime.steps.twins import Origin, Twin, Twins
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from fmcheck.finding import Site
     from fmcheck.runtime.core.patches import Undo
     from fmcheck.runtime.core.tally import Tally
     from fmcheck.runtime.steps.operators import Operator
@@ -131,30 +130,23 @@ class Uninitialized:
         tally = self.tally
         if tally.sites.is_own() or tally.sites.is_showing(or_printing=True):
             return
-        moment = self.now()
+        access = tally.access(verb, self.now())
         with tally.lock:
-            if tally.seen_again((CODE, origin.made, self._site(moment))):
+            if tally.seen_again((CODE, origin.made, access.site)):
                 return
             tally.report(
                 Violation(
                     code=CODE,
                     name=CHECKS[CODE],
                     buffer=origin.made,
-                    access=self._access(verb, moment),
+                    access=access,
                     test=tally.test,
                     device="cpu",
                     pid=os.getpid(),
-                    allocated=self._access("allocate", origin.moment),
-                    passed=tuple(self._access(name, at) for name, at in origin.via),
+                    allocated=tally.access("allocate", origin.moment),
+                    passed=tuple(tally.access(name, at) for name, at in origin.via),
                 )
             )
-
-    def _access(self, verb: str, moment: int) -> Access:
-        moments, site = self.tally.moments, self._site(moment)
-        return Access(verb, site, moments.step_of(moment), moments.stream(moment))
-
-    def _site(self, moment: int) -> Site:
-        return self.tally.sites[self.tally.moments.site(moment)]
 
 
 class _Mode(OperatorMode):
