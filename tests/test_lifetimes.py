@@ -5,6 +5,9 @@ Each program is written as an engine's code is: streams of the CPU, host buffers
 
 from __future__ import annotations
 
+import copy
+import io
+import pickle
 import sys
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
@@ -148,6 +151,35 @@ def test_every_way_of_reading_a_value_is_a_read(watch: Watch, read: Callable[...
     engine.pull()
     read(engine.tokens_cpu[0])
     assert codes(watch) == ["FR404"]
+
+
+SAVES: dict[str, Callable[[Any], Any]] = {
+    "torch's": lambda kept: torch.save(kept, io.BytesIO()),
+    "Python's": lambda kept: pickle.dumps(kept),
+    "in a state": lambda kept: torch.save({"step": 3, "tokens": [kept]}, io.BytesIO()),
+}
+
+
+@pytest.mark.parametrize("waits", [False, True])
+@pytest.mark.parametrize("save", SAVES)
+def test_what_is_saved_is_read(watch: Watch, save: str, waits: bool) -> None:
+    engine = Engine()
+    done = engine.pull()
+    if waits:
+        done.synchronize()
+    SAVES[save](engine.tokens_cpu)
+    assert [(one.code, one.access.verb) for one in found(watch)] == (
+        [] if waits else [("FR404", "pickle")]
+    )
+
+
+def test_a_shallow_copy_reads_no_value(watch: Watch) -> None:
+    engine = Engine()
+    done = engine.pull()
+    shared = copy.copy(engine.tokens_cpu)
+    done.synchronize()
+    assert shared.data_ptr() == engine.tokens_cpu.data_ptr()
+    assert found(watch) == []
 
 
 def test_a_copy_from_the_host_to_the_host_is_made_at_once(watch: Watch) -> None:

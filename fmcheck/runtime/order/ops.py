@@ -3,8 +3,9 @@
 One mode of torch's dispatcher sees the operators, a few wrapped methods of tensors see the host
 read values past it. Both only translate into a `OperatorCall`, for all who listen. On a CPU a
 thread is watched from its first use of streams in a test: it enters one, records or waits. On a
-device it is from the first stream that it enters, or a relay buffer that it made. Before, an engine
-pays nothing on a CPU, and what it sets up is not held against what streams do later.
+device it is from the first stream that it enters, or a relay buffer that it made; on either from a
+backward pass that begins once streams were made. Before, an engine pays nothing on a CPU, and what
+it sets up is not held against what streams do later.
 
 The mode is beneath all others of its thread, so that none of them is taken off in its stead. What
 has no memory of its own, as sparse, nested, fake and wrapped tensors, is passed on as it is.
@@ -12,6 +13,7 @@ has no memory of its own, as sparse, nested, fake and wrapped tensors, is passed
 
 from __future__ import annotations
 
+import copy
 import functools
 import sys
 import threading
@@ -64,6 +66,8 @@ HOST_READS = (
     *("item", "tolist", "numpy", "cpu", "__bool__", "__int__", "__float__", "__index__"),
     *("__complex__", "__array__", "is_nonzero"),
 )
+#: Functions that take a tensor apart to make another one over the same memory.
+_COPYING = (copy.copy.__code__,)
 #: What the closing section calls the checks that hear of operators.
 CHECK = "following operators on streams (FR401 to FR404)"
 
@@ -196,11 +200,13 @@ class Ops:
     def follow(self) -> Iterator[Undo]:
         """Begins to watch, yielding how to let go of each part."""
         yield virtual.on_use(self._uses_streams)
-        yield hear_backward(self._after_backward)
+        yield hear_backward(self._before_backward, self._after_backward)
         for name in HOST_READS:
             method = getattr(torch.Tensor, name, None)
             if method is not None:
                 yield patch(torch.Tensor, name, self._host_read(name, method))
+        reduce = torch.Tensor.__reduce_ex__
+        yield patch(torch.Tensor, "__reduce_ex__", self._pickling(reduce))
         yield self.stop
 
     # --- threads ---
@@ -265,6 +271,21 @@ class Ops:
         is_of_device = self.on_device is not None and self.on_device.devices
         if not (is_of_device or virtual.is_in_stream()):
             self.stop()
+
+    def _before_backward(self) -> None:
+        """Watches this thread where there are streams: what a hook begins would end with the hook.
+
+        torch runs each of them with the modes that were on when the pass began.
+        """
+        on_device = self.on_device
+        if self._here.mode is not None or on_device is None or not self.tally.active:
+            return
+        if len(on_device.fences.lanes) > 1:  # beside the host's
+            with contained(self.tally, CHECK):
+                if on_device.devices:
+                    self.watch_here()
+                else:
+                    self._uses_streams()
 
     def _after_backward(self) -> None:
         if self.on_device is not None and self.tally.active:
@@ -481,6 +502,19 @@ class Ops:
 
         passes_on(read)
         return read
+
+    def _pickling(self, reduce: Callable[..., Any]) -> Callable[..., Any]:
+        """Returns a method by which the host reads a tensor of its own: to pickle or to save it."""
+        read = self._host_read("pickle", reduce)
+
+        @functools.wraps(reduce)
+        def __reduce_ex__(tensor: Any, *args: Any) -> Any:  # noqa: N807
+            with unheard():
+                is_read = tensor.is_cpu and sys._getframe(1).f_code not in _COPYING
+            return (read if is_read else reduce)(tensor, *args)
+
+        passes_on(__reduce_ex__)
+        return __reduce_ex__
 
     def _read_by_host(
         self, plan: Operator, tensor: torch.Tensor, args: Any, kwargs: Any
