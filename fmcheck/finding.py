@@ -217,8 +217,8 @@ class Violation(Struct, frozen=True):
     `notes` are further sentences. `count` is how often it happened. `history` is what led to it on
     each stream, oldest first. `confidence` is `incomplete` where something out of sight may have
     made it right, and "" elsewhere. `allocated` is where memory came from that was never written,
-    and `passed` are the first operators that took its values on, the view that was read, or what
-    replays the graph.
+    and `passed` are the first operators that took its values on, the view that was read, what
+    replays the graph, or what uses the row.
     """
 
     code: str

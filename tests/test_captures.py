@@ -317,6 +317,73 @@ def test_what_a_graph_reads_besides_its_inputs_must_stay_too(weighted: Watch, wh
     assert (violation.code, violation.buffer) == ("FR601", what)
 
 
+class Absorbed(torch.nn.Module):
+    """A layer with tensors that are neither parameters nor buffers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.derived = torch.ones(2)
+        self.of_prefill = torch.ones(2)
+        self.of_step = torch.ones(2)
+        self.unused: torch.Tensor | None = None
+
+    def forward(self, given: torch.Tensor) -> torch.Tensor:
+        self.of_step = given * 2
+        return self.of_step + self.derived[:1]
+
+
+class Absorbing(Weighted):
+    """A runner of a layer that is deep in its model, and how it is captured."""
+
+    fills_first = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = Absorbed()
+        self.model = torch.nn.Sequential(torch.nn.Sequential(self.layer))
+
+    def capture_all(self) -> None:
+        if self.fills_first:
+            self.run(2, nothing)
+        self.layer(torch.ones(2))
+
+
+@pytest.fixture
+def absorbing(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watch]:
+    monkeypatch.setattr(Runner, "capture", Absorbing.capture_all)
+    watch = watching(monkeypatch, f'{CAPTURED}\n    captured = ["self.model"]')
+    yield watch
+    watch.stop()
+
+
+MOVED = {"derived": ["Absorbing.model.0.0.derived"], "of_prefill": [], "of_step": []}
+
+
+@pytest.mark.parametrize("fills_first", [False, True])
+@pytest.mark.parametrize("attribute", MOVED)
+def test_of_a_modules_plain_attributes_what_the_capture_read_must_stay(
+    absorbing: Watch, attribute: str, fills_first: bool
+) -> None:
+    runner = Absorbing()
+    runner.fills_first = fills_first
+    runner.capture()
+    runner.run(2, nothing)
+    assert codes(absorbing) == []
+    setattr(runner.layer, attribute, torch.ones(2))
+    runner.layer.unused = torch.ones(2)
+    runner.run(2, nothing)
+    assert [one.buffer for one in absorbing.drain()] == MOVED[attribute]
+
+
+def test_a_plain_attribute_that_is_captured_again_is_read_anew(absorbing: Watch) -> None:
+    runner = Absorbing()
+    runner.capture()
+    runner.layer.derived = torch.zeros(2)
+    runner.capture()
+    runner.run(2, nothing)
+    assert codes(absorbing) == []
+
+
 def test_what_an_object_leads_to_from_there_is_not_what_the_graph_reads(weighted: Watch) -> None:
     runner = Weighted()
     runner.capture()
@@ -790,6 +857,41 @@ def test_a_key_may_have_another_name_where_a_graph_is_captured(
         coverage = watch.coverage()
         assert coverage.problems == ()
         assert ("captures", "`Renamed.capture_one` has no parameter `raw`", 1) in coverage.untracked
+    finally:
+        watch.stop()
+
+
+class Entries(Runner):
+    """A runner that hands each graph's own inputs to the fill, in a capture as well."""
+
+    def capture_one(self, key: Any) -> SimpleNamespace:
+        entry = SimpleNamespace(rows=torch.zeros(4, dtype=torch.int64))
+        self.load(entry)
+        return entry
+
+    def load(self, entry: SimpleNamespace) -> None:
+        entry.rows.fill_(self.tail)
+        self._replay()
+
+
+def test_what_fills_in_a_capture_is_told_apart_by_the_key_of_the_capture(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("capture_one", "load"):
+        monkeypatch.setattr(Runner, name, getattr(Entries, name), raising=False)
+    text = CONTRACT.replace('"run"', '"load"').replace('"self"', '"entry"')
+    monkeypatch.setattr(sys.modules[__name__], "CONTRACT", text.replace('"raw"', '"self.tail"'))
+    watch = watching(monkeypatch, 'captured_by = ["capture_one"]')
+    for name in ("capture_one", "load"):
+        monkeypatch.delattr(Entries, name)
+    try:
+        runner: Any = Entries()
+        entries = [runner.capture_one((4, blocks)) for blocks in (8, 16)]
+        for entry in entries:
+            runner.load(entry)
+        assert codes(watch) == []
+        runner.load(SimpleNamespace(rows=torch.zeros(4, dtype=torch.int64)))
+        assert codes(watch) == ["FR601"]
     finally:
         watch.stop()
 

@@ -599,6 +599,8 @@ def test_a_row_that_is_used_for_its_former_owner_is_named_with_both(
     assert (violation.code, violation.rows) == ("FR111", (1,))
     assert (violation.owner, violation.previous_owner) == ("b", "a")
     assert (violation.access.verb, violation.access.site.path) == ("use", __file__)
+    (called,) = violation.passed
+    assert (called.verb, called.site.function) == ("call", "run")
     held, used = violation.notes
     assert held.startswith("row 1 was allocated to b at test_owners.py:")
     assert used == "it is used for a"

@@ -320,7 +320,8 @@ PAGES = {
         means="The host read the target of an asynchronous copy before the copy was done: it may "
         "see the previous step's values.",
         how="From a non-blocking copy to the host until its event or stream was waited for, reads "
-        "of its target are bugs: by `.tolist()` and the like, and by operators such as indexing. "
+        "of its target are bugs: by `.tolist()` and the like, by pickling (`torch.save`), "
+        "and by operators such as indexing. "
         "A copy on a stream that already waits for the first one reads in order. An array of "
         "NumPy's over the target must not go before the wait: it was read too early, or for "
         "nothing.",
@@ -367,8 +368,11 @@ PAGES = {
         "call may capture a graph for each size: what a fill within it leaves counts for its size. "
         "Without a capture it is compared with that before the fill; an input that each fill "
         "creates again is read by no graph, and may move. A tensor that the fill itself created is "
-        "reported with the line that did, and the fill with what replays.",
-        unseen="Inputs and weights that the contract does not declare.",
+        "reported with the line that did, and the fill with what replays. A module that `captured` "
+        "leads to also counts with the tensors that it has as plain attributes, if an operator "
+        "read them during the capture and the capture left them in place.",
+        unseen="Inputs and weights that the contract does not declare. Plain attributes of modules "
+        "that compiled code or a kernel alone reads.",
         fix="Copy into the captured tensor instead of binding the name again; or capture again.",
         seen_in=("PaddlePaddle/FastDeploy#3457", "NVIDIA/TensorRT-LLM#16290"),
     ),

@@ -6,6 +6,7 @@ itself, which is no fence or access of the engine's.
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
 import threading
@@ -38,6 +39,7 @@ _LISTENING = frozenset(
         "steps/moves.py",
         "steps/uninitialized.py",
         "steps/torch_modes.py",
+        "graphs/graph_reads.py",
         "graphs/outputs.py",
         "device/device_ops.py",
     )
@@ -206,6 +208,14 @@ def _line(frame: FrameType | None) -> int:
 def _site(frame: FrameType) -> Site:
     code = frame.f_code
     return Site(code.co_filename, frame.f_lineno, qualified_name(code))
+
+
+def definition_of(function: Callable[..., Any]) -> Site:
+    """Returns where a function is defined, as far as it is one of Python's."""
+    code: Any = getattr(inspect.unwrap(function), "__code__", None)
+    if code is None:
+        return Site("<unknown>", 0, getattr(function, "__qualname__", "<unknown>"))
+    return Site(code.co_filename, code.co_firstlineno, qualified_name(code))
 
 
 def _is_outside(filename: str) -> bool:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from fmcheck.finding import Site
     from fmcheck.runtime.core.ledger import Ledger
     from fmcheck.runtime.core.tally import Tally
     from fmcheck.runtime.core.verdicts import Poison
@@ -157,8 +158,18 @@ _BEFORE = {
 }
 
 
-def of_owners(tally: Tally, whose: str, verb: str, faults: Sequence[Misgiven], moment: int) -> None:
-    """Reports what is wrong with rows that change hands or are used, a violation for each check."""
+def of_owners(
+    tally: Tally,
+    whose: str,
+    verb: str,
+    faults: Sequence[Misgiven],
+    moment: int,
+    called: Site | None = None,
+) -> None:
+    """Reports what is wrong with rows that change hands or are used, a violation for each check.
+
+    `called` is where the function is defined that uses them.
+    """
     for check in dict.fromkeys(fault.check for fault in faults):
         found = [fault for fault in faults if fault.check == check]
         code, first = f"FR{check}", found[0]
@@ -192,6 +203,7 @@ def of_owners(tally: Tally, whose: str, verb: str, faults: Sequence[Misgiven], m
                 pid=os.getpid(),
                 owner=owner,
                 previous_owner=previous,
+                passed=() if called is None else (Access("call", called),),
                 notes=tuple(notes),
             )
         )

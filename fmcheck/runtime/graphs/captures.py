@@ -48,11 +48,31 @@ def place_of(tensor: torch.Tensor) -> TensorLocation:
 Sizes: TypeAlias = "tuple[int | str, ...]"
 
 
+class AttributeLocation(NamedTuple):
+    """Where a tensor lies that a module has as a plain attribute, and in which storage."""
+
+    place: TensorLocation
+    storage: int
+
+
 class Captured(NamedTuple):
-    """Where the inputs of one runner were when a graph was captured, and the line that did."""
+    """Where the inputs of one runner were when a graph was captured, and the line that did.
+
+    Of the `attributes` of modules the graph reads those whose storages are among its `reads`, which
+    grow for as long as the capture goes on.
+    """
 
     places: Mapping[str, TensorLocation]
     site: Site
+    attributes: Mapping[str, AttributeLocation]
+    reads: set[int]
+
+    def expected(self) -> Mapping[str, TensorLocation]:
+        """Returns where each tensor has to be that the graph reads."""
+        read = {
+            name: one.place for name, one in self.attributes.items() if one.storage in self.reads
+        }
+        return {**self.places, **read}
 
 
 class Filled(Protocol):
@@ -67,6 +87,9 @@ class Filled(Protocol):
 
     def places(self) -> Mapping[str, TensorLocation]:
         """Returns where the inputs are."""
+
+    def attributes(self) -> Mapping[str, AttributeLocation]:
+        """Returns where the plain attributes of captured modules are."""
 
     def called(self, name: str) -> str:
         """Returns what reports call an input, or what else was captured: with its holder."""
@@ -94,13 +117,10 @@ class Captures:
         """Tells whether a graph of this runner was captured, or may have been."""
         return id(filler) in self._of or not _has_an_end(filler)
 
-    def capture(
-        self, filler: Any, places: Mapping[str, TensorLocation], site: Site, sizes: Sizes = ()
-    ) -> None:
-        """A graph was captured over inputs that are at `places`."""
-        if not _has_an_end(filler):
-            return
-        _kept_with(filler, self._of).setdefault(id(filler), {})[sizes] = Captured(places, site)
+    def capture(self, filler: Any, captured: Captured, sizes: Sizes = ()) -> None:
+        """A graph was captured."""
+        if _has_an_end(filler):
+            _kept_with(filler, self._of).setdefault(id(filler), {})[sizes] = captured
 
     def judge(self, fill: Filled, before: Mapping[str, TensorLocation]) -> set[str]:
         """The graph is about to read what was filled: each input has to be where it was.
@@ -113,12 +133,15 @@ class Captures:
         if not captured:
             bound = self._bound(fill, now, before)
             static = {name: place for name, place in before.items() if name not in bound}
-            self._compare(fill, now, Captured(static, fill.site), None)
+            self._compare(fill, now, static, None)
             return bound
-        if all(_moved(now, one.places, 4) for one in captured):
+        if any(one.attributes for one in captured):
+            now = {**now, **{name: one.place for name, one in fill.attributes().items()}}
+        expected = [(one.expected(), one) for one in reversed(captured)]
+        if all(_moved(now, places, 4) for places, _ in expected):
             # Of several graphs that it may be, the one that it is most like: the last of these.
-            likely = min(reversed(captured), key=lambda one: len(_moved(now, one.places, 4)))
-            self._compare(fill, now, likely, likely)
+            likely = min(expected, key=lambda one: len(_moved(now, one[0], 4)))
+            self._compare(fill, now, *likely)
         return set()
 
     def _bound(
@@ -143,11 +166,11 @@ class Captures:
         self,
         fill: Filled,
         now: Mapping[str, TensorLocation],
-        expected: Captured,
+        expected: Mapping[str, TensorLocation],
         known: Captured | None,
     ) -> None:
         # Without a capture there is no telling whether a graph knows how far an input reaches.
-        for name in _moved(now, expected.places, 4 if known is not None else 3):
+        for name in _moved(now, expected, 4 if known is not None else 3):
             self._report(fill, name, now[name], known)
 
     def _report(

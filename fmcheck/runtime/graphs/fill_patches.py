@@ -5,6 +5,7 @@ Nothing here looks at a tensor; `open_fill` does, once there is a call to look a
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import functools
 import inspect
@@ -19,18 +20,20 @@ from fmcheck.finding import CHECKS, Access, Site, Violation
 from fmcheck.runtime.core import kinds, patches, paths
 from fmcheck.runtime.core.containment import contained
 from fmcheck.runtime.core.declared import patch_method, patch_named
-from fmcheck.runtime.core.naming import qualified_name
 from fmcheck.runtime.core.patches import functions_of
-from fmcheck.runtime.graphs.captures import Captures
+from fmcheck.runtime.core.site import definition_of
+from fmcheck.runtime.graphs.captures import Captured, Captures
 from fmcheck.runtime.graphs.expectations import Expectations
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
     from types import ModuleType
 
     from fmcheck.runtime.core.declared import Watched
     from fmcheck.runtime.core.patches import Undo
     from fmcheck.runtime.core.tally import Tally
+    from fmcheck.runtime.graphs.captures import AttributeLocation
+    from fmcheck.runtime.graphs.graph_reads import GraphReads
     from fmcheck.runtime.graphs.open_fill import Input, OpenFill
     from fmcheck.runtime.graphs.outputs import Outputs
     from fmcheck.runtime.graphs.tails import Found, Unseen
@@ -90,12 +93,27 @@ class _Capturing(kinds.AroundCall):
     ) -> None:
         self.fill_patch, self.filler, self.call, self.site = fill_patch, filler, call, site
         self.had_graph = fill_patch.captures.knows(filler)
+        #: The attributes of captured modules when it began, and what is read meanwhile.
+        self.before: Mapping[str, AttributeLocation] = {}
+        self.reads: GraphReads | None = None
+        with _own_code(fill_patch.tally, "FR601"):
+            self.before = fill_patch._attributes(self)
+        if self.before:
+            self.reads = fill_patch._graph_reads()
 
     def enter(self) -> None:
         _open.capturing.append(self)
+        if self.reads is not None:
+            self.reads.begin()
 
     def leave(self) -> None:
+        if self.reads is not None:
+            self.reads.end()
         _open.capturing.remove(self)
+
+    def kept(self, now: Mapping[str, AttributeLocation]) -> Mapping[str, AttributeLocation]:
+        """Returns the attributes that are where they were when this call began."""
+        return {name: one for name, one in now.items() if self.before.get(name) == one}
 
     def returned(self, _: Any) -> None:
         with contained(self.fill_patch.tally, "FR601"):
@@ -264,7 +282,7 @@ class FillPatch:
     def _watched(self, goes_on: bool, _: str, method: Callable[..., Any]) -> Callable[..., Any]:
         """Returns a fill that is followed; one that `goes_on` is one where it reaches another."""
         signature = inspect.signature(method)
-        site = _definition(method)
+        site = definition_of(method)
 
         def begin(args: Any, kwargs: Any) -> _Filling | None:
             if self.tally.active:
@@ -309,7 +327,7 @@ class FillPatch:
         else:
             # One call may capture a graph for each size: what it fills is what each of them reads.
             has_graph = capturing.had_graph
-            self._note_capture(opened, capturing.site)
+            self._note_capture(opened, capturing)
         if not self.fill.settled_by:
             if self.fill.captured_by and not has_graph:
                 self.tally.untrack("fills", "no graph was captured that would read them")
@@ -324,7 +342,7 @@ class FillPatch:
     def _settling(self, _: str, method: Callable[..., Any]) -> Callable[..., Any]:
         """Returns a method that settles the innermost open fill of this patch before it runs."""
 
-        site = _definition(method)
+        site = definition_of(method)
 
         def begin(*_: Any) -> _Replaying | None:
             if self.tally.active:
@@ -357,7 +375,7 @@ class FillPatch:
 
     def _capturing(self, _: str, method: Callable[..., Any]) -> Callable[..., Any]:
         """Returns a method after which the inputs are where a graph reads them."""
-        site = _definition(method)
+        site = definition_of(method)
         signature = inspect.signature(method)
 
         def begin(args: Any, kwargs: Any) -> _Capturing | None:
@@ -366,6 +384,7 @@ class FillPatch:
             except TypeError:
                 return None  # the call itself says what is wrong
             is_heard = self.tally.active and args
+            call.apply_defaults()
             return _Capturing(self, args[0], call, site) if is_heard else None
 
         return kinds.around(method, begin)
@@ -377,17 +396,33 @@ class FillPatch:
 
     def _captured(self, capturing: _Capturing) -> None:
         """A graph was captured by this call, over the inputs as they are now."""
+        self._note_capture(self._opened_by(capturing), capturing)
+
+    def _opened_by(self, capturing: _Capturing) -> OpenFill:
+        """Returns a fill that looks paths up in the call of what captures."""
         from fmcheck.runtime.graphs.open_fill import OpenFill
 
-        call = capturing.call
-        call.apply_defaults()
-        bindings = {**call.arguments, "self": capturing.filler}
-        given = [one for value in call.arguments.values() for one in _told_apart_by(value)]
-        self._note_capture(OpenFill(self, bindings, capturing.site), capturing.site, given)
+        bindings = {**capturing.call.arguments, "self": capturing.filler}
+        return OpenFill(self, bindings, capturing.site)
 
-    def _note_capture(self, opened: OpenFill, site: Site, given: Iterable[int | str] = ()) -> None:
+    def _attributes(self, capturing: _Capturing) -> Mapping[str, AttributeLocation]:
+        """Returns where attributes of what this call is to capture lie, none if that fails."""
+        if self.fill.captured:
+            with contextlib.suppress(LookupError):
+                return self._opened_by(capturing).attributes()
+        return {}
+
+    def _graph_reads(self) -> GraphReads:
+        from fmcheck.runtime.graphs.graph_reads import GraphReads
+
+        return GraphReads(self.tally)
+
+    def _note_capture(self, opened: OpenFill, capturing: _Capturing) -> None:
+        """A graph is captured by a call over the inputs of a fill, as they are now."""
+        site = capturing.site
         try:
             places = opened.places()
+            attributes = capturing.kept(opened.attributes()) if capturing.reads else {}
         except LookupError as err:
             if isinstance(err, paths.NotThereError) and err.path == err.name:
                 # What is a parameter of the fill may have another name where a graph is captured.
@@ -395,8 +430,12 @@ class FillPatch:
             else:
                 self.misses(err)
             return
-        sizes = (*given, *sorted(opened.padded_sizes()))
-        self.captures.capture(opened.filler, places, site, sizes)
+        given = capturing.call.arguments.values()
+        told_apart = [one for value in given for one in _told_apart_by(value)]
+        sizes = (*told_apart, *sorted(opened.padded_sizes()))
+        reads = capturing.reads.storages if capturing.reads else set()
+        captured = Captured(places, site, attributes, reads)
+        self.captures.capture(opened.filler, captured, sizes)
 
     def read_records(self) -> None:
         """Reports what was found on devices since it was last asked."""
@@ -450,16 +489,8 @@ def _told_apart_by(value: Any) -> Iterator[int | str]:
             yield from _told_apart_by(getattr(value, name))
 
 
-def _own_code(tally: Tally) -> Any:
+def _own_code(tally: Tally, check: str = _CODE) -> Any:
     """Runs a block that looks up what modes of the program are not to see."""
     from fmcheck.runtime.steps.torch_modes import own_code
 
-    return own_code(tally, _CODE)
-
-
-def _definition(method: Callable[..., Any]) -> Site:
-    """Returns where a method is defined."""
-    code: Any = getattr(inspect.unwrap(method), "__code__", None)
-    if code is None:
-        return Site("<unknown>", 0, getattr(method, "__qualname__", "<unknown>"))
-    return Site(code.co_filename, code.co_firstlineno, qualified_name(code))
+    return own_code(tally, check)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import weakref
 from collections.abc import Mapping
@@ -13,8 +14,9 @@ import torch
 from fmcheck.runtime.core import paths
 from fmcheck.runtime.core.containment import broke
 from fmcheck.runtime.core.naming import plainly, slots_of
-from fmcheck.runtime.graphs.captures import TensorLocation, place_of
+from fmcheck.runtime.graphs.captures import AttributeLocation, TensorLocation, place_of
 from fmcheck.runtime.graphs.expectations import SINK, Expectation
+from fmcheck.runtime.graphs.graph_reads import storage_of
 from fmcheck.runtime.graphs.tails import (
     BY_FILL,
     BY_NOBODY,
@@ -26,6 +28,7 @@ from fmcheck.runtime.graphs.tails import (
     can_be_followed,
 )
 from fmcheck.runtime.relay.relay_tensor import plain
+from fmcheck.runtime.steps.torch_modes import has_memory
 from fmcheck.runtime.steps.writes import (
     UNSEEN,
     Trace,
@@ -248,6 +251,17 @@ class OpenFill:
             except paths.NothingThereError:
                 continue  # no graph reads what is not made yet
             found.update((part, place_of(tensor)) for part, tensor in tensors.items())
+        return found
+
+    def attributes(self) -> dict[str, AttributeLocation]:
+        """Returns where the tensors lie that captured modules have as plain attributes, by name."""
+        found: dict[str, AttributeLocation] = {}
+        for path in self.fill_patch.fill.captured:
+            with contextlib.suppress(paths.NothingThereError):
+                named = _attributes_of(path.removeprefix("self."), self._look_up(path))
+                for name, tensor in named:
+                    if has_memory(tensor):
+                        found[name] = AttributeLocation(place_of(tensor), storage_of(tensor))
         return found
 
     def outputs(self) -> dict[str, torch.Tensor]:
@@ -562,6 +576,29 @@ def _tensors_of(
         entries = []
     for part, one in entries:
         yield from _tensors_of(name + part, one, within | {id(found)}, is_inside)
+
+
+def _attributes_of(
+    name: str, found: Any, within: frozenset[int] = frozenset()
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yields the tensors that modules have, as no parameters and no buffers, each with a name.
+
+    `within` are the containers that it was found in.
+    """
+    if id(found) in within:
+        return
+    within |= {id(found)}
+    if isinstance(found, torch.nn.Module):
+        for prefix, module in found.named_modules(prefix=name):
+            for attribute, value in list(vars(module).items()):
+                if isinstance(value, torch.Tensor):
+                    yield f"{prefix}.{attribute}", plain(value)
+    elif isinstance(found, Mapping):
+        for key, one in list(found.items()):
+            yield from _attributes_of(f"{name}[{key}]", one, within)
+    elif isinstance(found, (list, tuple)):
+        for place, one in enumerate(found):
+            yield from _attributes_of(f"{name}[{place}]", one, within)
 
 
 def _member(source: Any, name: str) -> Any:

@@ -18,12 +18,14 @@ from fmcheck.runtime.core import kinds, paths
 from fmcheck.runtime.core.containment import contained, is_on_purpose
 from fmcheck.runtime.core.declared import CallPatch
 from fmcheck.runtime.core.patches import installed_version
+from fmcheck.runtime.core.site import definition_of
 from fmcheck.runtime.relay.scope import Handing, Scope, scoped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from fmcheck.contract import Contract, Opaque, OwnerFunctions
+    from fmcheck.finding import Site
     from fmcheck.runtime.core.tally import Tally
     from fmcheck.runtime.core.verdicts import Allocation
     from fmcheck.runtime.core.violations import Misgiven
@@ -126,7 +128,7 @@ class OwnerPatch(CallPatch):
             bound.apply_defaults()
             return bound.arguments
 
-        whose = self._whose(reference)
+        whose, site = self._whose(reference), definition_of(function)
         yields = inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
         if yields and paths.RETURN in roots:
             text = f"`{reference}` is a generator: expected one that returns its rows"
@@ -137,7 +139,8 @@ class OwnerPatch(CallPatch):
             if not self.tally.active:
                 return None
             if self.part.does == USES:
-                return _Using(self, reference, whose, functools.partial(names, args, kwargs))
+                use = functools.partial(self._use, reference, whose, site)
+                return _Using(use, self._is_late, functools.partial(names, args, kwargs))
             hands_out = self.part.does == HANDS_OUT
             return _Owning(self, reference, whose, hands_out, lambda: names(args, kwargs))
 
@@ -196,12 +199,18 @@ class OwnerPatch(CallPatch):
         faults += owners.placeholders(placeholders)
         violations.of_owners(self.tally, whose, "hand-out", faults, moment)
 
-    def _use(self, reference: str, whose: str, names: dict[str, Any]) -> None:
-        """Judges the rows that a call uses."""
+    @functools.cached_property
+    def _is_late(self) -> bool:
+        """Tells whether a path starts at what the functions return."""
+        named = (self.part.rows, self.part.owner, self.part.pool)
+        return any(paths.root(path) == paths.RETURN for path in named if path)
+
+    def _use(self, reference: str, whose: str, site: Site, names: dict[str, Any]) -> None:
+        """Judges the rows that a call uses of a function that is defined at `site`."""
         used = self._guarded(reference, lambda: self._used(names))
         if used is not None:
             with contained(self.tally, CHECK), self.tally.lock:
-                self._judge_use(whose, *used)
+                self._judge_use(whose, site, *used)
 
     def _used(self, names: dict[str, Any]) -> tuple[Owners, list[int], list[str]]:
         rows, who, _ = self._named_rows(names)
@@ -209,12 +218,14 @@ class OwnerPatch(CallPatch):
         named = [one for one in zip(rows, who, strict=True) if one[0] not in shared]
         return self._owners(names), [row for row, _ in named], [name for _, name in named]
 
-    def _judge_use(self, whose: str, owners: Owners, rows: list[int], who: list[str]) -> None:
+    def _judge_use(
+        self, whose: str, site: Site, owners: Owners, rows: list[int], who: list[str]
+    ) -> None:
         from fmcheck.runtime.core import violations
 
         moments = self.tally.moments
         faults = owners.use(rows, who, moments.step if moments.counts_steps else None)
-        violations.of_owners(self.tally, whose, "use", faults, self._moment())
+        violations.of_owners(self.tally, whose, "use", faults, self._moment(), site)
 
     def _leaving(
         self, names: dict[str, Any]
@@ -298,20 +309,16 @@ class _Using(kinds.AroundCall):
 
     def __init__(
         self,
-        owner_patch: OwnerPatch,
-        reference: str,
-        whose: str,
+        use: Callable[[dict[str, Any]], None],
+        is_late: bool,
         names: Callable[[], dict[str, Any]],
     ) -> None:
-        part = owner_patch.part
-        paths_of = [path for path in (part.rows, part.owner, part.pool) if path]
-        self._is_late = any(paths.root(path) == paths.RETURN for path in paths_of)
-        self._use = functools.partial(owner_patch._use, reference, whose)
+        self._use, self._is_late = use, is_late
         self._names: dict[str, Any] | None = None
         with contextlib.suppress(TypeError):  # a call that is wrong will say so itself
             self._names = names()
-        if self._names is not None and not self._is_late:
-            self._use(self._names)
+        if self._names is not None and not is_late:
+            use(self._names)
 
     def returned(self, result: Any) -> None:
         if self._names is not None and self._is_late:
