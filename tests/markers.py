@@ -50,6 +50,7 @@ FILES = {
             "extents",
             "fill_writes",
             "headlines",
+            "offsets",
             "operators",
             "outputs",
             "overrides",

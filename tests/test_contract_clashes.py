@@ -93,8 +93,8 @@ def refused(text: str) -> str:
         (
             inputs('row_indices = ["rows"]') + FILL + 'only = ["rows", "row"]',
             "toy.toml: key `graph_inputs.fill[0].only`: nothing is demanded of `row`: expected it "
-            "in `holds` of this fill, or in `row_indices`, `index_like`, `holds`, `head` or "
-            "`rewritten` of `[graph_inputs]`; did you mean `rows`?",
+            "in `holds` of this fill, or in `row_indices`, `index_like`, `offsets`, `holds`, "
+            "`head` or `rewritten` of `[graph_inputs]`; did you mean `rows`?",
         ),
         (
             BASE + FILL,

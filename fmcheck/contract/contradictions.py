@@ -97,14 +97,14 @@ def _check_globs(table: Mapping[str, Any], where: str, key: str) -> None:
             )
 
 
-_DEMANDS = "`row_indices`, `index_like`, `holds`, `head` or `rewritten`"
+_DEMANDS = "`row_indices`, `index_like`, `offsets`, `holds`, `head` or `rewritten`"
 
 
 def _check_fill(fill: Fill, inputs: GraphInputs, where: str, key: str) -> None:
     _check_rows_hold(inputs.row_indices, fill.holds, where, f"{key}.holds")
     _check_globs(fill.holds, where, f"{key}.holds")
     dropped = (*inputs.tail_may_stay, *inputs.tail_is_discarded)
-    lists = (*inputs.row_indices, *inputs.index_like, *inputs.holds)
+    lists = (*inputs.row_indices, *inputs.index_like, *inputs.offsets, *inputs.holds)
     judged = [*fill.holds, *inputs.head, *inputs.rewritten]
     judged += [name for name in lists if _match_whole(name, dropped) is None]
     for name in fill.only:

@@ -110,7 +110,7 @@ def inputs(contract: Contract) -> Iterator[tuple[str, str]]:
     """Yields the names of graph inputs that are said of all fills, each with its key."""
     for key in (
         *("row_indices", "index_like", "tail_is_discarded", "tail_may_stay"),
-        *("holds", "valid", "batch_dim"),
+        *("holds", "valid", "offsets", "batch_dim"),
     ):
         yield from ((f"graph_inputs.{key}", name) for name in getattr(contract.graph_inputs, key))
 

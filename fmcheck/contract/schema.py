@@ -341,8 +341,9 @@ class GraphInputs(_Part, frozen=True, kw_only=True):
 
     At run time: `valid` (`> 0`) is what it must be besides. `head` is what every entry of a real
     row must be when a graph reads it: no placeholder. `rewritten` name those whose real rows each
-    fill writes: a step that leaves one out replays the last step's. `batch_dim` is the dimension
-    that is padded, where that is not the first.
+    fill writes: a step that leaves one out replays the last step's. `offsets` name those with an
+    entry more than there are rows, where each row's tokens begin and end, which never fall.
+    `batch_dim` is the dimension that is padded, where that is not the first.
     """
 
     row_indices: tuple[str, ...] = ()
@@ -353,6 +354,7 @@ class GraphInputs(_Part, frozen=True, kw_only=True):
     valid: dict[str, str] = {}
     head: dict[str, str] = {}
     rewritten: tuple[str, ...] = ()
+    offsets: tuple[str, ...] = ()
     batch_dim: dict[str, int] = {}
     registry: tuple[Registry, ...] = ()
     fill: tuple[Fill, ...] = ()

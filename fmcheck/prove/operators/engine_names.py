@@ -200,6 +200,7 @@ def _last(reference: str) -> str:
 def _tails(given: GraphInputs) -> Iterator[str]:
     yield from given.row_indices
     yield from given.index_like
+    yield from given.offsets
     yield from given.holds
     yield from given.valid
     for fill in given.fill:

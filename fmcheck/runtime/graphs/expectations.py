@@ -22,6 +22,8 @@ class Expectation:
     besides. `rule` is the contract's key. An input that is not `always` filled is judged only where
     the fill was seen to write it. Of the entries before the tail, `head` is what each must be, and
     `rewritten` tells that the fill writes them all. Where `of_head_only`, the tail may be anything.
+    Where `rises`, no entry of it may be less than the one before it. `first` is how many entries
+    there are before those of the rows.
     """
 
     expected: int | None
@@ -32,6 +34,8 @@ class Expectation:
     head: tuple[str, int] | None = None
     rewritten: bool = False
     of_head_only: bool = False
+    rises: bool = False
+    first: int = 0
 
     @property
     def is_of_head(self) -> bool:
@@ -41,6 +45,8 @@ class Expectation:
     @property
     def sentence(self) -> str:
         """What would have been right."""
+        if self.rises:
+            return "no entry of the tail less than the one before it, and none left from before"
         number = f"what `{self.path}` leads to" if self.expected is None else str(self.expected)
         if self.expected is None and not self.path:
             return "a reset of the tail"
@@ -60,7 +66,10 @@ class Expectations:
         """Returns what the tail of an input must hold, None if it may hold anything."""
         key = (name, is_mask)
         if key not in self._known:
-            self._known[key] = self._with_head(name, self._made(name, is_mask))
+            made = self._with_head(name, self._made(name, is_mask))
+            if made is not None and _matches(name, self.declared.offsets):
+                made = replace(made, first=1)
+            self._known[key] = made
         return self._known[key]
 
     def _with_head(self, name: str, expectation: Expectation | None) -> Expectation | None:
@@ -91,6 +100,8 @@ class Expectations:
         held = _entry(name, declared.holds)
         if held is not None:
             return Expectation(held, "holds", bound=bound)
+        if _matches(name, declared.offsets):
+            return Expectation(None, "offsets", bound=bound, rises=True)
         if _matches(name, declared.index_like):
             # A mask has no third value to be poisoned with: a padded row must not be chosen.
             return Expectation(0 if is_mask else None, "index_like", bound=bound)

@@ -269,6 +269,14 @@ class FillPatch:
         text = f"{self._where}: `{key}`: `{path}` leads to `{name}`, which holds no tensor"
         self.lacking.setdefault(f"{key} {path}", text)
 
+    def has_no_offsets(self, name: str, entries: int, rows: int) -> None:
+        """An input that the contract has among the offsets has not one entry more than rows."""
+        self.lacking.setdefault(
+            f"offsets {name}",
+            f"{self._where}: `offsets`: `{name}` has {entries} entries for {rows} rows: expected "
+            f"{rows + 1}, as `capacity` has it",
+        )
+
     def misses(self, err: LookupError) -> None:
         """A path led nowhere in this call, which is not judged."""
         if not isinstance(err, (paths.NotThereError, paths.NothingThereError)):

@@ -160,6 +160,9 @@ class Declared(Protocol):
     def holds_none(self, key: str, path: str, value: Any) -> None:
         """A path of `captured` or `outputs` led to what has no tensor."""
 
+    def has_no_offsets(self, name: str, entries: int, rows: int) -> None:
+        """An input that the contract has among the offsets has not one entry more than rows."""
+
     def report(self, owner: str, what: Input, found: Found, site: Site) -> None:
         """Reports entries that hold what they must not."""
 
@@ -390,8 +393,11 @@ class OpenFill:
             return
         raw, rows, real = self._sizes[axis]
         dim = self.fill_patch.expectations.dim(name)
-        per_row, rest = divmod(tensor.shape[dim], rows) if rows else (0, 0)
-        start = raw * per_row
+        first = expectation.first
+        per_row, rest = divmod(tensor.shape[dim] - first, rows) if rows else (0, 0)
+        start = first + raw * per_row
+        if rest and first:
+            self.fill_patch.has_no_offsets(name, tensor.shape[dim], rows)
         is_full = start >= tensor.shape[dim] and not expectation.is_of_head
         if rest or is_full or not per_row or not can_be_followed(tensor):
             return
@@ -486,7 +492,7 @@ class OpenFill:
 
     def _judge_head(self, one: _Followed) -> None:
         """Judges the entries of real rows, padded or not."""
-        end = one.real * one.per_row
+        end = one.expectation.first + one.real * one.per_row
         self.fill_patch.tally.checked.add(self.fill_patch.contract.engine.name)
         if one.expectation.head is not None and (found := one.tail.judge_values(end)) is not None:
             self._report(one.what.of("values", one.expectation), found)

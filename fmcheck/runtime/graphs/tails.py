@@ -105,6 +105,7 @@ class Tail(ABC):
         self.expectation = expectation
         self._unseen = unseen
         self.start = start
+        self.first = expectation.first
         self.length = tensor.shape[dim] - start
         self.is_in_doubt = False
 
@@ -122,11 +123,11 @@ class Tail(ABC):
 
     @abstractmethod
     def judge_values(self, end: int) -> Found | None:
-        """Holds the first entries, those of real rows, against what each must be."""
+        """Holds the entries of real rows, up to `end`, against what each must be."""
 
     @abstractmethod
     def judge_rewritten(self, end: int) -> Found | None:
-        """Looks whether the fill wrote the first entries, those of real rows."""
+        """Looks whether the fill wrote the entries of real rows, up to `end`."""
 
     def _first(self, bits: Any, count: int) -> tuple[Any, Any, Any]:
         """Returns the first entries as they are now, which are untouched and which doubtful."""
@@ -135,10 +136,19 @@ class Tail(ABC):
         region, untouched, doubtful = (
             self._along(one)[self.start :][:count] for one in (bits, *marks)
         )
+        if self.expectation.rises:  # what is left over is right where it says that a row is empty
+            apart = region != self._before_each(bits, count)
+            untouched, doubtful = untouched & apart, doubtful & apart
         return region, untouched, doubtful
 
-    def _add_wrong(self, bad: Any, region: Any) -> Any:
+    def _before_each(self, bits: Any, count: int) -> Any:
+        """Returns the entry before each of the first ones."""
+        return self._along(bits)[self.start - 1 :][:count]
+
+    def _add_wrong(self, bad: Any, region: Any, bits: Any) -> Any:
         """Marks the entries that hold what they must not, whoever wrote it."""
+        if self.expectation.rises:
+            bad |= region < self._before_each(bits, len(region))
         if self.expectation.expected is not None:
             bad |= region != as_bits(self.expectation.expected, self._tensor.dtype)
         if self.expectation.bound is not None:
@@ -175,7 +185,7 @@ class HostTail(Tail):
     def judge(self, count: int) -> Found | None:
         """Looks at the first `count` entries."""
         region, untouched, doubtful = self._first(self._array, count)
-        wrong = self._add_wrong(np.zeros(region.shape, bool), region)
+        wrong = self._add_wrong(np.zeros(region.shape, bool), region, self._array)
         bad = wrong | untouched
         self.is_in_doubt = self._is_judged and bool((doubtful & ~wrong).any())
         if not self._is_judged or not bad.any():
@@ -195,23 +205,28 @@ class HostTail(Tail):
         return _found(bad, head, 0, self._tensor.dtype, BY_FILL) if bad.any() else None
 
     def judge_values(self, end: int) -> Found | None:
-        """Holds the first entries, those of real rows, against what each must be."""
+        """Holds the entries of real rows, up to `end`, against what each must be."""
         assert self.expectation.head is not None
         sign, limit = self.expectation.head
-        head = self._along(self._array)[:end]
+        head = self._along(self._array)[self.first : end]
         values = head.view(self._kind) if self._kind else head
         bad = ~np.asarray(COMPARISONS[sign](values, limit))
-        return _found(bad, head, 0, self._tensor.dtype, BY_FILL) if bad.any() else None
+        if not bad.any():
+            return None
+        return _found(bad, head, self.first, self._tensor.dtype, BY_FILL)
 
     def judge_rewritten(self, end: int) -> Found | None:
-        """Looks whether the fill wrote the first entries, those of real rows."""
+        """Looks whether the fill wrote the entries of real rows, up to `end`."""
         still = self._array == self._before
         doubtful, left = (
-            self._along(marks & still)[:end] for marks in (self._doubtful, self._untouched)
+            self._along(marks & still)[self.first : end]
+            for marks in (self._doubtful, self._untouched)
         )
         self.is_in_doubt = self.is_in_doubt or bool(doubtful.any())
-        head = self._along(self._array)[:end]
-        return _found(left, head, 0, self._tensor.dtype, BY_NOBODY) if left.any() else None
+        head = self._along(self._array)[self.first : end]
+        if not left.any():
+            return None
+        return _found(left, head, self.first, self._tensor.dtype, BY_NOBODY)
 
     @property
     def _kind(self) -> str:
@@ -339,7 +354,8 @@ class DeviceTail(Tail):
         with unrecorded():
             bits = bits_of(self._tensor)
             region, untouched, doubtful = self._first(bits, count)
-            bad = self._add_wrong(torch.zeros_like(region, dtype=torch.bool), region) | untouched
+            bad = torch.zeros_like(region, dtype=torch.bool)
+            bad = self._add_wrong(bad, region, bits) | untouched
             by = torch.where((untouched | ~bad).all(), BY_NOBODY, BY_FILL)
             by = torch.where((doubtful & bad).any(), UNKNOWN, by)
             kept = self._record("tail", self.expectation, self._along(bits))
@@ -364,7 +380,7 @@ class DeviceTail(Tail):
         assert self.expectation.head is not None
         sign, limit = self.expectation.head
         with unrecorded():
-            values = self._along(self._tensor.detach())[:end]
+            values = self._along(self._tensor.detach())[self.first : end]
             bad = ~COMPARISONS[sign](values, limit)
             self._enter_head("values", bad, end)
         return None
@@ -373,10 +389,12 @@ class DeviceTail(Tail):
         """Enters where the fill did not write the entries of real rows."""
         with unrecorded():
             left = self._untouched & (bits_of(self._tensor) == self._before)
-            self._enter_head("rewritten", self._along(left)[:end], end)
+            self._enter_head("rewritten", self._along(left)[self.first : end], end)
         return None
 
     def _enter_head(self, part: str, bad: torch.Tensor, end: int) -> None:
         bits = self._along(bits_of(self._tensor))
         by = torch.full((), BY_FILL, device=bits.device)
-        self._record(part, self.expectation, bits).enter(bad, bits[:end], 0, by, None)
+        self._record(part, self.expectation, bits).enter(
+            bad, bits[self.first : end], self.first, by, None
+        )

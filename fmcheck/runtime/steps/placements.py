@@ -409,6 +409,7 @@ class Placements:
                 *one.launches.mirrored,
                 *one.graph_inputs.row_indices,
                 *one.graph_inputs.index_like,
+                *one.graph_inputs.offsets,
             )
         )
         self._with_strings = [
