@@ -391,6 +391,19 @@ def followed() -> Iterator[Watch]:
     watch.stop()
 
 
+@pytest.mark.parametrize("is_sent", [True, False])
+def test_memory_of_a_module_that_was_sent_to_the_device_is_there(
+    followed: Watch, is_sent: bool
+) -> None:
+    """On a CPU it is the same memory as before, that of the host."""
+    loop, layer = Loop(), torch.nn.BatchNorm1d(2)
+    if is_sent:
+        layer.to(loop.device)
+    found_on_device = torch.ones(2, device=loop.device)
+    loop.step(lambda _: layer.running_mean.copy_(found_on_device))
+    assert [one.code for one in found(followed)] == ([] if is_sent else ["FR501"])
+
+
 @pytest.mark.parametrize("name", SYNCS)
 def test_what_makes_the_host_wait_is_reported_where_streams_are_followed_too(
     followed: Watch, name: str

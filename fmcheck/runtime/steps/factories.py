@@ -145,10 +145,10 @@ class FactoryMode(TorchFunctionMode):
             call = _here.asked = call_of(name, args, kwargs, sys._getframe(1))
         except Exception as err:
             broke(self.tally, _CHECK, err)
-        if call is not None and call.is_async and self.moves is not None:
+        if call is not None and name == "to" and self.moves is not None:
             try:
                 caller = caller_of(sys._getframe(1))
-                if self.moves.copies(args[0], call, caller):
+                if call.is_async and self.moves.copies(args[0], call, caller):
                     kwargs["copy"] = True
             except Exception as err:
                 broke(self.tally, moves.CHECK, err)

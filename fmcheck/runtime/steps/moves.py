@@ -103,6 +103,8 @@ class Moves:
                 return tensor
             is_apart = call.is_async and _may_be_another(tensor, call, caller)
             origin = self._arrived(tensor, not call.is_async, is_apart)
+            if not call.is_async and _is_by_torch(caller):
+                placements.send(tensor)  # a module's own, in whose place the result is put
             if origin is None:
                 return tensor
             sent = tensor.detach()  # no view: one could not be detached in place
@@ -130,4 +132,9 @@ def _may_be_another(tensor: Any, call: FactoryCall, caller: FrameType | None) ->
     if not is_plain or tensor.requires_grad:
         return False
     # torch knows some tensors by the objects that they are.
-    return caller is None or not caller.f_code.co_filename.startswith(_TORCH)
+    return not _is_by_torch(caller)
+
+
+def _is_by_torch(caller: FrameType | None) -> bool:
+    """Tells whether it is torch's own code that moves a tensor."""
+    return caller is not None and caller.f_code.co_filename.startswith(_TORCH)

@@ -107,11 +107,11 @@ class _Known(weakref.ref[Any]):
     nor set by default, `spelled` where the call spells the host's name. `guessed` tells that it is
     taken for the device's for want of any word, as what was computed from memory that was there
     before. `asked` says when each `Placements` last looked for its names, `pulled` that the host
-    has copied it, which on a CPU copies nothing.
+    has copied it, which on a CPU copies nothing; `sent` that a module was sent with it, likewise.
     It refers to the storage itself, as one is made for each result of an operator.
     """
 
-    __slots__ = ("asked", "bare", "guessed", "made", "named", "pulled", "spelled", "sure")
+    __slots__ = ("asked", "bare", "guessed", "made", "named", "pulled", "sent", "spelled", "sure")
 
     asked: dict[int, int] | None
     bare: bool
@@ -119,6 +119,7 @@ class _Known(weakref.ref[Any]):
     made: Placement
     named: bool
     pulled: bool
+    sent: bool
     spelled: bool
     sure: bool
 
@@ -129,7 +130,7 @@ def _remember(storage: Any, key: int, placement: Placement) -> _Known:
     known = _known[key] = _Known(storage, functools.partial(_known.pop, key))
     known.made, known.asked = placement, None
     known.bare = known.guessed = known.named = known.pulled = False
-    known.spelled = known.sure = False
+    known.sent = known.spelled = known.sure = False
     return known
 
 
@@ -248,6 +249,24 @@ def take_for_device(tensor: torch.Tensor) -> None:
     if known is not None and not (known.sure or known.named):
         known.made, known.guessed = Placement.DEVICE, False
         known.bare = known.spelled = False
+
+
+def send(tensor: torch.Tensor) -> None:
+    """Notes that a module's memory was sent to the device, where a CPU makes no copy.
+
+    The module has it there from now on, unless it is the host's for more than that it was given no
+    device. Whoever else has it goes on with the host's.
+    """
+    known = _about(tensor)
+    if known is None or known.made is not _HOST or known.sure or known.named or known.spelled:
+        return
+    known.made, known.bare, known.sent = _EITHER, False, True
+
+
+def was_sent(tensor: torch.Tensor) -> bool:
+    """Tells whether both sides may go on with this memory, as a module was sent with it."""
+    known = _about(tensor)
+    return known is not None and known.sent
 
 
 def pull(tensor: torch.Tensor) -> None:
@@ -462,7 +481,7 @@ class Placements:
         placement = placement_of(tensor)
         if placement is _DEVICE or placement is _HOST:
             return placement
-        if placement is _EITHER and self.device_is_string:
+        if placement is _EITHER and self.device_is_string and not was_sent(tensor):
             placement = _DEVICE
         if self._like is None or sites is None:
             return placement
