@@ -19,7 +19,7 @@ UNSEEN = [
     "earth2studio_101",
     "fastvideo_1650",
     "fbgemm_4367",  # memory that was created without a device, and is the device's
-    "flashinfer_4827",  # memory of a workspace that no path leads to
+    "flashinfer_4827",  # a workspace in its module, which a contract can name since
     "flashinfer_5176",  # a mask that the plan leaves out altogether
     "gaudi_589",
     "ktransformers_2174",  # memory that a graph keeps by its address alone
@@ -31,22 +31,28 @@ UNSEEN = [
     "mini_sglang_142",  # pages, which a request goes on reading that no longer has them
     "mini_sglang_94fe255",  # a view that a tree keeps of a row which goes to somebody else
     "pytorch_180665",  # reported, at the first line of the statement whose second one is marked
+    "pytorch_91096",  # reported, in the function that a marked line calls
     "sdnext_28eeb0",
     "sdnext_68f3c2",
+    "sglang_27664",  # reported, where the function is defined whose call is marked
     "sglang_29354",
-    "sglang_30147",  # a row that its former owner goes on reading
+    "sglang_29449",  # slots of a request that has left, which a batch may have for one step
+    "sglang_30147",  # a row that its former owner uses, which a contract can say since
     "sglang_32188",
     "sglang_32288",
     "sglang_32896",
     "sglang_33016",
     "sglang_34076",  # no memory of it is given to a device
+    "sglang_37975",  # offsets that no fill writes, named in `captured` alone
     "sglang_40044",  # reported where the slot is handed out, whose line is not marked
     "sglang_40621",  # each copy is waited for before it is read, as the program runs
     "tokenspeed_376",
     "tokenspeed_969",
     "torchrec_4421",  # no stream is used, so that none is followed
     "transformer_engine_2547",
+    "trtllm_13592",  # a token of the row's own request, of a step before
     "trtllm_16925",  # a map that is right for the layout before: nobody says that it changed
+    "trtllm_17110",  # a paged cache, which is no relay
     "trtllm_17619",  # a counter that is zeroed, and never set, where a request comes
     "trtllm_18769",  # schedules that are planned again only where page counts change
     "vllm_36013",
@@ -54,9 +60,11 @@ UNSEEN = [
     "vllm_42444",
     "vllm_42481",
     "vllm_43464",
+    "vllm_47725",  # slots that are found by a search, which no path can say
+    "vllm_48419",  # two rows of a host tensor that are swapped through views
     "vllm_52115",  # seen once the contract names `outputs`, a key that is younger
     "vllm_53520",
-    "vllm_55341",  # an arena that no path leads to
+    "vllm_55341",  # an arena in its module, which a contract can name since
     "vllm_55506",  # a table that a batch's rows are gathered into, which no contract can name
     "vllm_56524",  # no relay can be declared
     "vllm_56734",  # rows of requests that are gone, which nobody has since
@@ -64,6 +72,7 @@ UNSEEN = [
     "vllm_ascend_16179",  # a graph of other buffers than those that are filled
     "vllm_ascend_16428",  # what NumPy writes is reported at the next wait
     "vllm_ascend_8749",
+    "vllm_omni_2746",  # states of requests that are objects, and no rows
     "vllm_omni_4525",  # an output that is cut to another length than the input was padded from
     "vllm_omni_6587",  # memory that a graph keeps by its address alone
 ]
