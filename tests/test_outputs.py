@@ -261,6 +261,62 @@ def test_a_replay_goes_over_what_it_writes_and_no_more(start: Callable[..., Watc
     assert violation.buffer == "Sized.outputs[self.bs]"
 
 
+class Separate(Sized):
+    """Graphs with outputs of their own, by size."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.outputs = {self.key(size): torch.zeros(4, dtype=torch.int64) for size in (2, 3)}
+
+    def key(self, size: int) -> Any:
+        return size
+
+    def run(self, raw: int) -> torch.Tensor:
+        self.rows.fill_(0)
+        self.most = self.bs = raw
+        self._replay()
+        return self.outputs[self.key(raw)][:2]
+
+    def _replay(self) -> None:
+        self.outputs[self.key(self.bs)].fill_(1)
+
+
+class Keyed(Separate):
+    def key(self, size: int) -> Any:
+        return (size, "draft")
+
+
+class Alike(Separate):
+    """Its keys have a number in common, which is a size: neither is surely this graph's."""
+
+    def key(self, size: int) -> Any:
+        return (2, 3, size)
+
+
+@pytest.mark.parametrize(
+    ("kind", "later", "reported"),
+    [
+        (Separate, 3, []),
+        (Separate, 2, ["Separate.outputs[2]"]),
+        (Keyed, 3, []),
+        (Keyed, 2, ["Keyed.outputs[(2, 'draft')]"]),
+        (Alike, 2, []),
+    ],
+)
+def test_of_a_mapping_by_size_a_replay_goes_over_its_own_output(
+    start: Callable[..., Watch], kind: type[Separate], later: int, reported: list[str]
+) -> None:
+    watch = start('outputs = ["self.outputs"]', kind)
+    runner = kind()
+    runner.run(3)
+    kept = runner.run(2)
+    runner.run(later)
+    kept + 1
+    assert [one.buffer for one in of(watch)] == reported
+    lost = [one for one in watch.coverage().untracked if one[0] == "outputs"]
+    assert bool(lost) == (kind is Alike)
+
+
 def test_an_output_that_a_later_capture_made_is_no_view(start: Callable[..., Watch]) -> None:
     watch = start('outputs = ["self.outputs[self.bs]"]', Sized)
     runner = Sized()

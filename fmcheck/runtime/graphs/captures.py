@@ -7,6 +7,7 @@ they are filled.
 
 from __future__ import annotations
 
+import enum
 import os
 import weakref
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 from fmcheck.finding import CHECKS, Access, Violation
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     import torch
 
@@ -231,3 +232,21 @@ def _has_an_end(filler: Any) -> bool:
     except TypeError:
         return False
     return True
+
+
+def told_apart_by(value: Any) -> Iterator[int | str]:
+    """Yields what an argument or a key tells graphs apart by: numbers, and texts of flags.
+
+    Those in a key, too: a tuple, or a data class that is frozen.
+    """
+    made_as: Any = getattr(type(value), "__dataclass_params__", None)
+    if type(value) is int:
+        yield value
+    elif isinstance(value, (bool, str, enum.Enum)):
+        yield repr(value)
+    elif isinstance(value, tuple):
+        for one in value:
+            yield from told_apart_by(one)
+    elif made_as is not None and made_as.frozen:
+        for name in value.__dataclass_fields__:
+            yield from told_apart_by(getattr(value, name))

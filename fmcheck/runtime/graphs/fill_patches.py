@@ -6,7 +6,6 @@ Nothing here looks at a tensor; `open_fill` does, once there is a call to look a
 from __future__ import annotations
 
 import contextlib
-import enum
 import functools
 import inspect
 import os
@@ -22,7 +21,7 @@ from fmcheck.runtime.core.containment import contained
 from fmcheck.runtime.core.declared import patch_method, patch_named
 from fmcheck.runtime.core.patches import functions_of
 from fmcheck.runtime.core.site import definition_of
-from fmcheck.runtime.graphs.captures import Captured, Captures
+from fmcheck.runtime.graphs.captures import Captured, Captures, told_apart_by
 from fmcheck.runtime.graphs.expectations import Expectations
 
 if TYPE_CHECKING:
@@ -439,7 +438,7 @@ class FillPatch:
                 self.misses(err)
             return
         given = capturing.call.arguments.values()
-        told_apart = [one for value in given for one in _told_apart_by(value)]
+        told_apart = [one for value in given for one in told_apart_by(value)]
         sizes = (*told_apart, *sorted(opened.padded_sizes()))
         reads = capturing.reads.storages if capturing.reads else set()
         captured = Captured(places, site, attributes, reads)
@@ -477,24 +476,6 @@ class FillPatch:
                     notes=what.notes(found),
                 )
             )
-
-
-def _told_apart_by(value: Any) -> Iterator[int | str]:
-    """Yields what an argument of a capture tells its graphs apart by: numbers, and texts of flags.
-
-    Those in a key, too: a tuple, or a data class that is frozen.
-    """
-    made_as: Any = getattr(type(value), "__dataclass_params__", None)
-    if type(value) is int:
-        yield value
-    elif isinstance(value, (bool, str, enum.Enum)):
-        yield repr(value)
-    elif isinstance(value, tuple):
-        for one in value:
-            yield from _told_apart_by(one)
-    elif made_as is not None and made_as.frozen:
-        for name in value.__dataclass_fields__:
-            yield from _told_apart_by(getattr(value, name))
 
 
 def _own_code(tally: Tally, check: str = _CODE) -> Any:

@@ -14,7 +14,12 @@ import torch
 from fmcheck.runtime.core import paths
 from fmcheck.runtime.core.containment import broke
 from fmcheck.runtime.core.naming import plainly, slots_of
-from fmcheck.runtime.graphs.captures import AttributeLocation, TensorLocation, place_of
+from fmcheck.runtime.graphs.captures import (
+    AttributeLocation,
+    TensorLocation,
+    place_of,
+    told_apart_by,
+)
 from fmcheck.runtime.graphs.expectations import SINK, Expectation
 from fmcheck.runtime.graphs.graph_reads import storage_of
 from fmcheck.runtime.graphs.tails import (
@@ -283,10 +288,26 @@ class OpenFill:
     def _tensors_at(self, key: str, path: str) -> dict[str, torch.Tensor]:
         """Returns the tensors that a path of a key leads to, each by a name."""
         value = self._look_up(path)
+        if key == "outputs" and isinstance(value, Mapping):
+            value = self._of_this_graph(path, value)
         tensors = dict(_tensors_of(path.removeprefix("self."), value))
         if not (tensors or value is None or isinstance(value, _CONTAINERS)):
             self.fill_patch.holds_none(key, path, value)
         return tensors
+
+    def _of_this_graph(self, path: str, by_key: Mapping[Any, Any]) -> Mapping[Any, Any]:
+        """Returns what the graph of the padded size writes, of a mapping by size.
+
+        Nothing where no key, or more than one, may be this graph's.
+        """
+        if len(by_key) < 2 or any(isinstance(key, str) for key in by_key):
+            return by_key
+        sizes = self.padded_sizes()
+        found = {key: one for key, one in by_key.items() if sizes.intersection(told_apart_by(key))}
+        if len(found) == 1:
+            return found
+        self.fill_patch.tally.untrack("outputs", f"nothing tells which of `{path}` a replay writes")
+        return {}
 
     def called(self, name: str) -> str:
         """Returns what reports call an input, or what a path led to: with what holds it."""
