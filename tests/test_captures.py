@@ -384,6 +384,58 @@ def test_a_plain_attribute_that_is_captured_again_is_read_anew(absorbing: Watch)
     assert codes(absorbing) == []
 
 
+def test_what_has_moved_for_one_reason_is_one_report(weighted: Watch) -> None:
+    runner = Weighted()
+    runner.capture()
+    for _ in range(2):
+        runner.model[0].weight.data = torch.empty(2, 2)
+        runner.model[1].weight.data = torch.empty(2, 2)
+        runner.run(2, nothing)
+    runner.scale = torch.ones(3)
+    runner.run(2, nothing)
+    weights, scale = weighted.drain()
+    assert (weights.buffer, weights.count) == ("Weighted.model.0.weight", 3)
+    assert weights.notes[1:] == (
+        "so have `Weighted.model.1.weight`, which the graph reads as well",
+    )
+    assert (scale.buffer, scale.count, len(scale.notes)) == ("Weighted.scale", 1, 1)
+
+
+def test_of_what_has_moved_what_is_suppressed_hides_no_other(
+    monkeypatch: pytest.MonkeyPatch, weighted: Watch
+) -> None:
+    class OfScale:
+        taken = 0
+
+        def take(self, violation: Any) -> bool:
+            self.taken += violation.buffer == "Weighted.scale"
+            return bool(violation.buffer == "Weighted.scale")
+
+    suppressions = OfScale()
+    monkeypatch.setattr(weighted.tally, "suppressions", suppressions)
+    runner = Weighted()
+    runner.capture()
+    runner.scale = torch.ones(3)
+    runner.caches[0] = torch.zeros(3)
+    runner.run(2, nothing)
+    (violation,) = weighted.drain()
+    assert (violation.buffer, len(violation.notes)) == ("Weighted.caches[0]", 1)
+    assert suppressions.taken == 1
+
+
+def test_a_fill_that_has_created_what_moved_says_so_of_that_alone(weighted: Watch) -> None:
+    def both(runner: Any) -> None:
+        rebind(runner)
+        runner.scale = runner.outside
+
+    runner: Any = Weighted()
+    runner.outside = torch.ones(3)
+    runner.capture()
+    runner.run(2, both)
+    created = {one.buffer: one.allocated is not None for one in weighted.drain()}
+    assert created == {"Weighted.rows": True, "Weighted.scale": False}
+
+
 def test_what_an_object_leads_to_from_there_is_not_what_the_graph_reads(weighted: Watch) -> None:
     runner = Weighted()
     runner.capture()

@@ -370,7 +370,8 @@ PAGES = {
         "creates again is read by no graph, and may move. A tensor that the fill itself created is "
         "reported with the line that did, and the fill with what replays. A module that `captured` "
         "leads to also counts with the tensors that it has as plain attributes, if an operator "
-        "read them during the capture and the capture left them in place.",
+        "read them during the capture and the capture left them in place. What has moved for one "
+        "reason, as all weights of a model, is one report.",
         unseen="Inputs and weights that the contract does not declare. Plain attributes of modules "
         "that compiled code or a kernel alone reads.",
         fix="Copy into the captured tensor instead of binding the name again; or capture again.",

@@ -202,10 +202,7 @@ class Tally:
         Raises:
             ViolationError: in mode halt, as soon as the lock is free.
         """
-        if self.suppressions is not None and self.suppressions.take(violation):
-            if self.keeper is not None:
-                self.keeper.suppressed(self.suppressions.taken)
-                self.keeper.milestone()
+        if self.suppresses(violation):
             return
         for kept in (self.fresh, self.all):
             known = kept.get(violation.key)
@@ -214,6 +211,15 @@ class Tally:
             self.keeper.violation(violation)
         if self.halts:
             self.lock.halt(violation)
+
+    def suppresses(self, violation: Violation) -> bool:
+        """Tells whether a violation is not to be kept, and counts it if so."""
+        if self.suppressions is None or not self.suppressions.take(violation):
+            return False
+        if self.keeper is not None:
+            self.keeper.suppressed(self.suppressions.taken)
+            self.keeper.milestone()
+        return True
 
     @property
     def halts(self) -> bool:

@@ -12,6 +12,8 @@ import os
 import weakref
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
+from msgspec.structs import replace
+
 from fmcheck.finding import CHECKS, Access, Violation
 
 if TYPE_CHECKING:
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
     from fmcheck.runtime.core.tally import Tally
 
 _CODE = "FR601"
+#: How many tensors are named that have moved beside the one that is reported.
+_SHOWN = 8
 
 
 class TensorLocation(NamedTuple):
@@ -111,6 +115,8 @@ class Captures:
     def __init__(self, tally: Tally) -> None:
         self.tally = tally
         self._of: dict[int, dict[Sizes, Captured]] = {}
+        # Of each tensor and fill, the violation that it was reported in.
+        self._reported: dict[tuple[str, Site], object] = {}
         # Of runners that captured nothing: the inputs that no fill has found as it left them.
         self._bound_by_fills: dict[int, set[str]] = {}
 
@@ -171,14 +177,25 @@ class Captures:
         known: Captured | None,
     ) -> None:
         # Without a capture there is no telling whether a graph knows how far an input reaches.
+        by_line: dict[Site | None, list[str]] = {}
         for name in _moved(now, expected, 4 if known is not None else 3):
-            self._report(fill, name, now[name], known)
+            by_line.setdefault(fill.line_that_made(name), []).append(name)
+        for made, names in by_line.items():
+            self._report(fill, names, made, now, known)
 
     def _report(
-        self, fill: Filled, name: str, now: TensorLocation, captured: Captured | None
+        self,
+        fill: Filled,
+        moved: list[str],
+        made: Site | None,
+        now: Mapping[str, TensorLocation],
+        captured: Captured | None,
     ) -> None:
-        tally, site, made = self.tally, fill.site, fill.line_that_made(name)
-        buffer = fill.called(name)
+        """Reports tensors that have moved for one reason, as all weights do: by the first of them.
+
+        Those that were reported before count there.
+        """
+        tally, site = self.tally, fill.site
         note = (
             "it was bound to another tensor while it was filled; no capture was seen, so a graph "
             "is taken to read the old one"
@@ -186,25 +203,42 @@ class Captures:
         if captured is not None:
             where = f"{os.path.basename(captured.site.path)}:{captured.site.line}"
             note = f"the graph was captured at {where}, and reads the tensor of that time"
+        moments = tally.moments
         with tally.lock:
-            if tally.seen_again((_CODE, buffer, site)):
-                return
-            moments = tally.moments
-            tally.report(
+            known: dict[object, list[str]] = {}
+            for name in moved:
+                known.setdefault(self._reported.get((fill.called(name), site)), []).append(name)
+            fresh = [
                 Violation(
                     code=_CODE,
                     name=CHECKS[_CODE],
-                    buffer=buffer,
+                    buffer=fill.called(name),
                     access=Access("fill", site, moments.step if moments.counts_steps else None),
                     test=tally.test,
-                    device=now.device,
+                    device=now[name].device,
                     pid=os.getpid(),
                     expected="the tensor that the graph was captured with",
                     allocated=None if made is None else Access("create", made),
                     passed=() if fill.replay is None else (Access("replay", fill.replay),),
-                    notes=(note,),
                 )
-            )
+                for key, names in known.items()
+                if not tally.seen_again(key)
+                for name in names
+            ]
+            kept = [one for one in fresh if not tally.suppresses(one)]
+            if kept:
+                self._reported.update({(one.buffer, site): kept[0].key for one in kept})
+                others = _others([one.buffer for one in kept[1:]])
+                tally.report(replace(kept[0], notes=(note, *others)))
+
+
+def _others(names: list[str]) -> Iterator[str]:
+    """Yields a sentence on what else has moved, the first few by name."""
+    if names:
+        more = len(names) - _SHOWN
+        shown = ", ".join(f"`{name}`" for name in names[:_SHOWN])
+        also = f" and {more} more" if more > 0 else ""
+        yield f"so have {shown}{also}, which the graph reads as well"
 
 
 def _moved(
