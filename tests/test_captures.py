@@ -109,6 +109,8 @@ def test_an_input_rebound_since_its_capture_is_reported(watch: Watch) -> None:
     assert violation.allocated is None
     (replay,) = violation.passed
     assert (replay.verb, replay.site.function) == ("replay", "Runner._replay")
+    assert replay.site.caller is not None
+    assert replay.site.caller.function == "Runner.run"
 
 
 @pytest.mark.parametrize("times", [1, 2])
@@ -395,9 +397,7 @@ def test_what_has_moved_for_one_reason_is_one_report(weighted: Watch) -> None:
     runner.run(2, nothing)
     weights, scale = weighted.drain()
     assert (weights.buffer, weights.count) == ("Weighted.model.0.weight", 3)
-    assert weights.notes[1:] == (
-        "so have `Weighted.model.1.weight`, which the graph reads as well",
-    )
+    assert weights.notes[1:] == ("moved as well: `Weighted.model.1.weight`",)
     assert (scale.buffer, scale.count, len(scale.notes)) == ("Weighted.scale", 1, 1)
 
 

@@ -12,7 +12,7 @@ import os
 import weakref
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
-from msgspec.structs import replace
+from msgspec import structs
 
 from fmcheck.finding import CHECKS, Access, Violation
 
@@ -203,6 +203,9 @@ class Captures:
         if captured is not None:
             where = f"{os.path.basename(captured.site.path)}:{captured.site.line}"
             note = f"the graph was captured at {where}, and reads the tensor of that time"
+        replay = fill.replay
+        if replay is not None:
+            replay = structs.replace(replay, caller=tally.sites[tally.sites.here()])
         moments = tally.moments
         with tally.lock:
             known: dict[object, list[str]] = {}
@@ -219,7 +222,7 @@ class Captures:
                     pid=os.getpid(),
                     expected="the tensor that the graph was captured with",
                     allocated=None if made is None else Access("create", made),
-                    passed=() if fill.replay is None else (Access("replay", fill.replay),),
+                    passed=() if replay is None else (Access("replay", replay),),
                 )
                 for key, names in known.items()
                 if not tally.seen_again(key)
@@ -229,7 +232,7 @@ class Captures:
             if kept:
                 self._reported.update({(one.buffer, site): kept[0].key for one in kept})
                 others = _others([one.buffer for one in kept[1:]])
-                tally.report(replace(kept[0], notes=(note, *others)))
+                tally.report(structs.replace(kept[0], notes=(note, *others)))
 
 
 def _others(names: list[str]) -> Iterator[str]:
@@ -238,7 +241,7 @@ def _others(names: list[str]) -> Iterator[str]:
         more = len(names) - _SHOWN
         shown = ", ".join(f"`{name}`" for name in names[:_SHOWN])
         also = f" and {more} more" if more > 0 else ""
-        yield f"so have {shown}{also}, which the graph reads as well"
+        yield f"moved as well: {shown}{also}"
 
 
 def _moved(
