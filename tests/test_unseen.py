@@ -19,6 +19,7 @@ UNSEEN = [
     "earth2studio_101",
     "fastvideo_1650",
     "fbgemm_4367",  # memory that was created without a device, and is the device's
+    "flashinfer_2690",  # a mask that an earlier plan left, which the contract cannot call rewritten
     "flashinfer_4827",  # a workspace in its module, which a contract can name since
     "flashinfer_5176",  # a mask that the plan leaves out altogether
     "gaudi_589",
@@ -62,17 +63,20 @@ UNSEEN = [
     "vllm_43464",
     "vllm_47725",  # slots that are found by a search, which no path can say
     "vllm_48419",  # two rows of a host tensor that are swapped through views
+    "vllm_49757",  # tables of the last batch, which an idle one takes
     "vllm_52115",  # seen once the contract names `outputs`, a key that is younger
     "vllm_53520",
     "vllm_55341",  # an arena in its module, which a contract can name since
     "vllm_55506",  # a table that a batch's rows are gathered into, which no contract can name
     "vllm_56524",  # no relay can be declared
     "vllm_56734",  # rows of requests that are gone, which nobody has since
+    "vllm_ascend_13864",  # counts of requests that have swapped places since
     "vllm_ascend_14236",
     "vllm_ascend_16179",  # a graph of other buffers than those that are filled
     "vllm_ascend_16428",  # what NumPy writes is reported at the next wait
     "vllm_ascend_8749",
     "vllm_omni_2746",  # states of requests that are objects, and no rows
+    "vllm_omni_4219",  # reported, where the rows are read that were lost
     "vllm_omni_4525",  # an output that is cut to another length than the input was padded from
     "vllm_omni_6587",  # memory that a graph keeps by its address alone
 ]
