@@ -495,49 +495,6 @@ def test_what_hooks_of_a_backward_pass_do_is_followed_from_the_first_on(waits: b
         watch.stop()
 
 
-@pytest.mark.parametrize("waits", [False, True])
-def test_a_stream_that_a_hook_creates_is_followed_beyond_it(waits: bool) -> None:
-    """Its watch begins in the hook, whose end takes all modes off that it has put on."""
-    watch = Watch([], streams="tracked")
-    watch.start()
-    try:
-        sides: list[torch.cpu.Stream] = []
-        memory, sums = torch.zeros(4), []
-
-        def hook(leaf: torch.Tensor) -> None:
-            if not sides:
-                sides.append(torch.cpu.Stream())
-                sides[0].wait_stream(torch.get_device_module("cpu").current_stream())
-
-        _backward(hook)
-        assert is_watched()
-        with torch.cpu.stream(sides[0]):
-            sums.append(memory * 2)
-        if waits:
-            torch.get_device_module("cpu").current_stream().wait_stream(sides[0])
-        memory.fill_(1)
-        assert [one.code for one in watch.drain()] == ([] if waits else ["FR401"])
-    finally:
-        watch.stop()
-    assert not is_watched()
-
-
-def test_a_stream_that_a_hook_creates_is_followed_though_the_pass_fails() -> None:
-    watch = Watch([], streams="tracked")
-    watch.start()
-    try:
-
-        def hook(leaf: torch.Tensor) -> None:
-            torch.cpu.Stream().record_event()
-            raise ValueError("of the hook")
-
-        with pytest.raises(ValueError, match="of the hook"):
-            _backward(hook)
-        assert is_watched()
-    finally:
-        watch.stop()
-
-
 def test_a_backward_pass_of_an_engine_without_streams_begins_no_watch() -> None:
     """Though the default one has a lane, as it does beside a relay buffer."""
     watch = Watch([], streams="tracked")

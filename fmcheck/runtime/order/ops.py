@@ -42,7 +42,6 @@ from fmcheck.runtime.steps.torch_modes import (
     any_mode_sees_us,
     called,
     has_memory,
-    is_on,
     is_traced,
     put_beneath,
     take_out,
@@ -227,7 +226,6 @@ class Ops:
 
     def _begin(self, virtual: bool) -> None:
         here = self._here
-        here.ends_early = here.passes > 0
         self._is_watching, here.of_device = True, not virtual
         here.mode = Mode(self)
         put_beneath(here.mode)
@@ -249,8 +247,6 @@ class Ops:
     def _uses_streams(self) -> None:
         """This thread uses virtual streams: what it does on the default one counts from now on."""
         here = self._here
-        if here.ends_early:
-            self._put_back()
         if (here.mode is not None and not here.of_device) or not self.tally.active:
             return
         with contained(self.tally, CHECK):
@@ -261,7 +257,6 @@ class Ops:
     def stop(self) -> None:
         """Ends the watch of this thread; other threads' modes do nothing from now on."""
         mode, self._here.mode = self._here.mode, None
-        self._here.ends_early = False
         factories, self._here.factories = self._here.factories, None
         if mode is not None:
             take_out(mode)
@@ -283,10 +278,7 @@ class Ops:
         torch runs each of them with the modes that were on when the pass began.
         """
         on_device = self.on_device
-        self._here.passes += 1
         if self._here.mode is not None or on_device is None or not self.tally.active:
-            return
-        if modes_on() and is_traced():
             return
         with contained(self.tally, CHECK):
             if virtual.has_streams():
@@ -294,25 +286,10 @@ class Ops:
             elif on_device.devices and len(on_device.fences.lanes) > 1:  # beside the host's
                 self.watch_here()
 
-    def _after_backward(self, has_raised: bool) -> None:
-        here = self._here
-        here.passes -= 1
-        if here.ends_early and not here.passes:
-            self._put_back()
-            here.ends_early = False
-        if self.on_device is not None and self.tally.active and not has_raised:
+    def _after_backward(self) -> None:
+        if self.on_device is not None and self.tally.active:
             with contained(self.tally, CHECK):
                 self.on_device.after_backward()
-
-    def _put_back(self) -> None:
-        """Puts on again what watches this thread, as it has ended with the hook that began it."""
-        mode, factories = self._here.mode, self._here.factories
-        if mode is None or is_on(mode):
-            return
-        with contained(self.tally, CHECK):
-            put_beneath(mode)
-            if factories is not None and not factories.is_next():
-                factories.begin()
 
     # --- calls ---
 
@@ -557,14 +534,10 @@ class _Here(threading.local):
     """What a thread is at: its mode, and whether we look elsewhere.
 
     One `of_device` has entered no virtual stream: what it does with the host's memory is no launch.
-    `passes` are the backward passes that it is in; a mode that began in one `ends_early`, with the
-    hook that began it.
     """
 
     def __init__(self) -> None:
         self.mode: Mode | None = None
-        self.passes = 0
-        self.ends_early = False
         self.factories: FactoryMode | None = None
         self.of_device = False
         self.quiet = False

@@ -196,27 +196,23 @@ def apart() -> Iterator[None]:
         _here.factories = outer
 
 
-def hear_backward(before: Callable[[], None], after: Callable[[bool], None]) -> Undo:
+def hear_backward(before: Callable[[], None], after: Callable[[], None]) -> Undo:
     """Notes what hooks of a backward pass call: `backward` runs them below all function modes.
 
-    `before` is called when one begins, `after` when it is over, and with whether it has raised.
+    `before` is called when one begins, `after` when it is over.
     """
     run = graph._engine_run_backward
 
     @functools.wraps(run)
     def running(*args: Any, **kwargs: Any) -> Any:
         before()
-        has_raised = True
-        try:
-            mode = _here.factories
-            if mode is None or not mode.is_on or mode.is_next():
+        mode = _here.factories
+        if mode is None or not mode.is_on or mode.is_next():
+            result = run(*args, **kwargs)
+        else:
+            with mode:
                 result = run(*args, **kwargs)
-            else:
-                with mode:
-                    result = run(*args, **kwargs)
-            has_raised = False
-        finally:
-            after(has_raised)
+        after()
         return result
 
     rebind(run, running)

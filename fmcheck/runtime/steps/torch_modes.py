@@ -49,16 +49,11 @@ def put_beneath(mode: TorchDispatchMode) -> None:
         torch._C._push_on_torch_dispatch_stack(one)
 
 
-def is_on(mode: TorchDispatchMode) -> bool:
-    """Tells whether a mode is on in this thread."""
-    return any(one is mode for one in _modes_of_users())
-
-
 def take_out(mode: TorchDispatchMode) -> None:
     """Takes a mode off again, if it is on in this thread."""
-    if not is_on(mode):
-        return
     on = _modes_of_users()
+    if not any(one is mode for one in on):
+        return
     for _ in on:
         torch._C._pop_torch_dispatch_stack(None)
     for one in on:
