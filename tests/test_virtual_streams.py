@@ -496,11 +496,9 @@ def test_what_hooks_of_a_backward_pass_do_is_followed_from_the_first_on(waits: b
 
 
 def test_a_backward_pass_of_an_engine_without_streams_begins_no_watch() -> None:
-    """Though the default one has a lane, as it does beside a relay buffer."""
     watch = Watch([], streams="tracked")
     watch.start()
     try:
-        assert current_lane()
         _backward(lambda leaf: None)
         assert not is_watched()
     finally:

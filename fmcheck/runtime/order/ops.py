@@ -280,11 +280,12 @@ class Ops:
         on_device = self.on_device
         if self._here.mode is not None or on_device is None or not self.tally.active:
             return
-        with contained(self.tally, CHECK):
-            if virtual.has_streams():
-                self._uses_streams()
-            elif on_device.devices and len(on_device.fences.lanes) > 1:  # beside the host's
-                self.watch_here()
+        if len(on_device.fences.lanes) > 1:  # beside the host's
+            with contained(self.tally, CHECK):
+                if on_device.devices:
+                    self.watch_here()
+                else:
+                    self._uses_streams()
 
     def _after_backward(self) -> None:
         if self.on_device is not None and self.tally.active:
