@@ -16,6 +16,8 @@ UNSEEN = [
     "atom_1956",
     "atom_2248",  # an input that each step creates, between two graphs that nobody declares
     "atom_2267",  # the warmup of a capture, which runs no fill
+    "deepspeed_1219",  # streams that hooks of a backward pass use, and nothing else does
+    "deepspeed_7371",  # likewise
     "earth2studio_101",
     "fastvideo_1650",
     "fbgemm_4367",  # memory that was created without a device, and is the device's
@@ -28,6 +30,8 @@ UNSEEN = [
     "megatron_4609",
     "megatron_4800",
     "megatron_4982",
+    "megatron_6207",  # streams that are first used in a backward pass
+    "megatron_6407",  # likewise
     "megatron_6565",
     "mini_sglang_142",  # pages, which a request goes on reading that no longer has them
     "mini_sglang_94fe255",  # a view that a tree keeps of a row which goes to somebody else

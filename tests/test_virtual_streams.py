@@ -463,48 +463,6 @@ def test_each_test_is_watched_from_its_own_first_use() -> None:
         watch.stop()
 
 
-def _backward(hook: Callable[[torch.Tensor], object]) -> None:
-    """A backward pass with two leaves, for each of which a hook is called."""
-    leaves = [torch.ones(4, requires_grad=True) for _ in range(2)]
-    for leaf in leaves:
-        leaf.register_post_accumulate_grad_hook(hook)
-    sum(leaf.sum() for leaf in leaves).backward()
-
-
-@pytest.mark.parametrize("waits", [False, True])
-def test_what_hooks_of_a_backward_pass_do_is_followed_from_the_first_on(waits: bool) -> None:
-    """As a trainer's that reduces each gradient on a stream of its own, and uses none elsewhere."""
-    watch = Watch([], streams="tracked")
-    watch.start()
-    try:
-        side = torch.cpu.Stream()
-        bucket, reduced = torch.zeros(4), []
-
-        def hook(leaf: torch.Tensor) -> None:
-            if waits:
-                torch.get_device_module("cpu").current_stream().wait_stream(side)
-            bucket.copy_(leaf.grad)
-            side.wait_stream(torch.get_device_module("cpu").current_stream())
-            with torch.cpu.stream(side):
-                reduced.append(bucket * 2)
-
-        _backward(hook)
-        assert is_watched()
-        assert [one.code for one in watch.drain()] == ([] if waits else ["FR401"])
-    finally:
-        watch.stop()
-
-
-def test_a_backward_pass_of_an_engine_without_streams_begins_no_watch() -> None:
-    watch = Watch([], streams="tracked")
-    watch.start()
-    try:
-        _backward(lambda leaf: None)
-        assert not is_watched()
-    finally:
-        watch.stop()
-
-
 def raced(use: Callable[[], object]) -> list[str]:
     """What is said of a write on the default stream that a stream in a thread reads unordered."""
     watch = Watch([], streams="tracked")

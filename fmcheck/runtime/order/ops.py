@@ -3,9 +3,8 @@
 One mode of torch's dispatcher sees the operators, a few wrapped methods of tensors see the host
 read values past it. Both only translate into a `OperatorCall`, for all who listen. On a CPU a
 thread is watched from its first use of streams in a test: it enters one, records or waits. On a
-device it is from the first stream that it enters, or a relay buffer that it made; on either from a
-backward pass that begins once streams were made. Before, an engine pays nothing on a CPU, and what
-it sets up is not held against what streams do later.
+device it is from the first stream that it enters, or a relay buffer that it made. Before, an engine
+pays nothing on a CPU, and what it sets up is not held against what streams do later.
 
 The mode is beneath all others of its thread, so that none of them is taken off in its stead. What
 has no memory of its own, as sparse, nested, fake and wrapped tensors, is passed on as it is.
@@ -200,7 +199,7 @@ class Ops:
     def follow(self) -> Iterator[Undo]:
         """Begins to watch, yielding how to let go of each part."""
         yield virtual.on_use(self._uses_streams)
-        yield hear_backward(self._before_backward, self._after_backward)
+        yield hear_backward(self._after_backward)
         for name in HOST_READS:
             method = getattr(torch.Tensor, name, None)
             if method is not None:
@@ -271,21 +270,6 @@ class Ops:
         is_of_device = self.on_device is not None and self.on_device.devices
         if not (is_of_device or virtual.is_in_stream()):
             self.stop()
-
-    def _before_backward(self) -> None:
-        """Watches this thread where there are streams: what a hook begins would end with the hook.
-
-        torch runs each of them with the modes that were on when the pass began.
-        """
-        on_device = self.on_device
-        if self._here.mode is not None or on_device is None or not self.tally.active:
-            return
-        if len(on_device.fences.lanes) > 1:  # beside the host's
-            with contained(self.tally, CHECK):
-                if on_device.devices:
-                    self.watch_here()
-                else:
-                    self._uses_streams()
 
     def _after_backward(self) -> None:
         if self.on_device is not None and self.tally.active:

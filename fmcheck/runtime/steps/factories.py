@@ -196,16 +196,15 @@ def apart() -> Iterator[None]:
         _here.factories = outer
 
 
-def hear_backward(before: Callable[[], None], after: Callable[[], None]) -> Undo:
+def hear_backward(after: Callable[[], None]) -> Undo:
     """Notes what hooks of a backward pass call: `backward` runs them below all function modes.
 
-    `before` is called when one begins, `after` when it is over.
+    `after` is called when one is over.
     """
     run = graph._engine_run_backward
 
     @functools.wraps(run)
     def running(*args: Any, **kwargs: Any) -> Any:
-        before()
         mode = _here.factories
         if mode is None or not mode.is_on or mode.is_next():
             result = run(*args, **kwargs)
