@@ -33,6 +33,7 @@ UNSEEN = [
     "megatron_6207",  # streams that are first used in a backward pass
     "megatron_6407",  # likewise
     "megatron_6565",
+    "megatron_833",  # its streams are used in hooks alone
     "mini_sglang_142",  # pages, which a request goes on reading that no longer has them
     "mini_sglang_94fe255",  # a view that a tree keeps of a row which goes to somebody else
     "pytorch_180665",  # reported, at the first line of the statement whose second one is marked
