@@ -377,7 +377,7 @@ def test_of_a_modules_plain_attributes_what_the_capture_read_must_stay(
     assert [one.buffer for one in absorbing.drain()] == MOVED[attribute]
 
 
-def test_a_plain_attribute_that_is_captured_again_is_read_anew(absorbing: Watch) -> None:
+def test_a_plain_attribute_that_is_captured_again_is_read_there(absorbing: Watch) -> None:
     runner = Absorbing()
     runner.capture()
     runner.layer.derived = torch.zeros(2)

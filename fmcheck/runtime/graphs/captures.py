@@ -142,9 +142,9 @@ class Captures:
             static = {name: place for name, place in before.items() if name not in bound}
             self._compare(fill, now, static, None)
             return bound
-        if any(one.attributes for one in captured):
-            now = {**now, **{name: one.place for name, one in fill.attributes().items()}}
         expected = [(one.expected(), one) for one in reversed(captured)]
+        if any(len(places) > len(one.places) for places, one in expected):  # some were read
+            now = {**now, **{name: one.place for name, one in fill.attributes().items()}}
         if all(_moved(now, places, 4) for places, _ in expected):
             # Of several graphs that it may be, the one that it is most like: the last of these.
             likely = min(expected, key=lambda one: len(_moved(now, one[0], 4)))

@@ -590,11 +590,8 @@ def _tensors_of(
     if isinstance(found, torch.nn.Module):
         parts = [*found.named_parameters(), *found.named_buffers()]
         entries: list[tuple[str, Any]] = [(f".{part}", one) for part, one in parts]
-    elif isinstance(found, Mapping):
-        # Another thread may grow it meanwhile.
-        entries = [(f"[{key}]", one) for key, one in list(found.items())]
-    elif isinstance(found, (list, tuple)):
-        entries = [(f"[{place}]", one) for place, one in enumerate(found)]
+    elif isinstance(found, (Mapping, list, tuple)):
+        entries = list(_entries_of(found))
     elif not is_inside:
         is_inside = True
         names = [*(plainly(found, "__dict__") or ()), *slots_of(type(found))]
@@ -620,12 +617,18 @@ def _attributes_of(
             for attribute, value in list(vars(module).items()):
                 if isinstance(value, torch.Tensor):
                     yield f"{prefix}.{attribute}", plain(value)
-    elif isinstance(found, Mapping):
-        for key, one in list(found.items()):
-            yield from _attributes_of(f"{name}[{key}]", one, within)
-    elif isinstance(found, (list, tuple)):
-        for place, one in enumerate(found):
-            yield from _attributes_of(f"{name}[{place}]", one, within)
+    elif isinstance(found, (Mapping, list, tuple)):
+        for part, one in _entries_of(found):
+            yield from _attributes_of(name + part, one, within)
+
+
+def _entries_of(
+    found: Mapping[Any, Any] | list[Any] | tuple[Any, ...],
+) -> Iterator[tuple[str, Any]]:
+    """Yields what a container has, each with how it is got."""
+    # Another thread may grow it meanwhile.
+    keyed = list(found.items()) if isinstance(found, Mapping) else enumerate(found)
+    return ((f"[{key}]", one) for key, one in keyed)
 
 
 def _member(source: Any, name: str) -> Any:

@@ -138,11 +138,11 @@ class OwnerPatch(CallPatch):
         def call_of(args: Any, kwargs: Any) -> kinds.AroundCall | None:
             if not self.tally.active:
                 return None
+            given = functools.partial(names, args, kwargs)
             if self.part.does == USES:
                 use = functools.partial(self._use, reference, whose, site)
-                return _Using(use, self._is_late, functools.partial(names, args, kwargs))
-            hands_out = self.part.does == HANDS_OUT
-            return _Owning(self, reference, whose, hands_out, lambda: names(args, kwargs))
+                return _Using(use, paths.RETURN in roots, given)
+            return _Owning(self, reference, whose, self.part.does == HANDS_OUT, given)
 
         return kinds.around(function, call_of)
 
@@ -167,16 +167,16 @@ class OwnerPatch(CallPatch):
         The last are numbers of no row beside them; one alone may say that there is none to give.
         """
         given = {**names, paths.RETURN: result}
-        rows, who, placeholders = self._named_rows(given)
-        shared = self.pools.give(rows, given["self"]) if self._is_pool(given) else ()
+        named = self._named(given)
+        rows, placeholders = _apart([row for row, _ in named])
+        shared = self.pools.give(rows, given["self"]) if self._is_pool(given) else set[int]()
         if shared:
             self._problem(
                 f"two `{type(given['self']).__name__}` objects have the same row out: say by "
                 "`pool`, here and in `[[relay]]`, which of them a relay's rows come from"
             )
-        named = [one for one in zip(rows, who, strict=True) if one[0] not in shared]
-        beside = placeholders if len(rows) + len(placeholders) > 1 else []
-        return self._owners(given), [row for row, _ in named], [name for _, name in named], beside
+        beside = placeholders if len(named) > 1 else []
+        return self._owners(given), *_rows_of(named, shared), beside
 
     def _is_pool(self, names: dict[str, Any]) -> bool:
         """Tells whether the object of a call may be one of several pools that nothing tells apart.
@@ -199,12 +199,6 @@ class OwnerPatch(CallPatch):
         faults += owners.placeholders(placeholders)
         violations.of_owners(self.tally, whose, "hand-out", faults, moment)
 
-    @functools.cached_property
-    def _is_late(self) -> bool:
-        """Tells whether a path starts at what the functions return."""
-        named = (self.part.rows, self.part.owner, self.part.pool)
-        return any(paths.root(path) == paths.RETURN for path in named if path)
-
     def _use(self, reference: str, whose: str, site: Site, names: dict[str, Any]) -> None:
         """Judges the rows that a call uses of a function that is defined at `site`."""
         used = self._guarded(reference, lambda: self._used(names))
@@ -213,10 +207,9 @@ class OwnerPatch(CallPatch):
                 self._judge_use(whose, site, *used)
 
     def _used(self, names: dict[str, Any]) -> tuple[Owners, list[int], list[str]]:
-        rows, who, _ = self._named_rows(names)
-        shared = self.pools.shared(rows)
-        named = [one for one in zip(rows, who, strict=True) if one[0] not in shared]
-        return self._owners(names), [row for row, _ in named], [name for _, name in named]
+        named = self._named(names)
+        shared = self.pools.shared(row for row, _ in named)
+        return self._owners(names), *_rows_of(named, shared)
 
     def _judge_use(
         self, whose: str, site: Site, owners: Owners, rows: list[int], who: list[str]
@@ -262,21 +255,16 @@ class OwnerPatch(CallPatch):
         numbers: list[int] = paths.as_rows(paths.follow(self.part.rows, names)).tolist()
         return numbers
 
-    def _named_rows(self, names: dict[str, Any]) -> tuple[list[int], list[str], list[int]]:
-        """Returns the rows of a call, the name of who has each, and negative numbers among them.
+    def _named(self, names: dict[str, Any]) -> list[tuple[int, str]]:
+        """Returns the numbers of the rows of a call, each with the name of who has it.
 
-        A name is "" where there is neither one a row nor one alone; the numbers stand for no row.
+        A name is "" where there is neither one a row nor one alone.
         """
         numbers = self._numbers(names)
         who = [str(one) for one in paths.follow(self.part.owner, names)] if self.part.owner else []
         if len(who) != len(numbers):
             who = who * len(numbers) if len(who) == 1 else [""] * len(numbers)
-        rows, placeholders = _apart(numbers)
-        return (
-            rows,
-            [name for row, name in zip(numbers, who, strict=True) if row >= 0],
-            placeholders,
-        )
+        return list(zip(numbers, who, strict=True))
 
     @functools.cached_property
     def _is_taken_back(self) -> bool:
@@ -302,6 +290,12 @@ class OwnerPatch(CallPatch):
 def _apart(numbers: list[int]) -> tuple[list[int], list[int]]:
     """Returns the rows among some numbers, and the negative ones, which stand for none."""
     return [one for one in numbers if one >= 0], [one for one in numbers if one < 0]
+
+
+def _rows_of(named: list[tuple[int, str]], shared: set[int]) -> tuple[list[int], list[str]]:
+    """Returns the rows among some numbers but those that are shared, and the name of each."""
+    rows = [one for one in named if one[0] >= 0 and one[0] not in shared]
+    return [row for row, _ in rows], [name for _, name in rows]
 
 
 class _Using(kinds.AroundCall):
