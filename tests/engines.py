@@ -31,6 +31,7 @@ SPOILT = {
     "dropped_stash": "overlap",
     "dropped_row": "overlap",
     "wrong_row": "overlap",
+    "row_of_another": "overlap",
     "gathered_again": "overlap",
     "dropped_publish": "spec",
 }

@@ -214,7 +214,7 @@ BAD = {
     ),
     "what an owner function does": (
         OWNERS.replace("hands out", "hand out"),
-        "key `owners[0].does`: expected one of `hands out`, `takes back`, `uses`, got "
+        "key `owners[0].does`: expected one of `hands out`, `takes back`, `uses`, `serves`, got "
         "`hand out`; "
         "did you mean `hands out`?",
     ),
@@ -242,6 +242,20 @@ BAD = {
         OWNERS.replace("hands out", "takes back"),
         "key `owners[0].rows`: expected a parameter, got `return` "
         "(what is taken back is looked up before the call)",
+    ),
+    "rows of a batch": (
+        OWNERS.replace("hands out", "serves"),
+        'key `owners[0].rows`: expected no such key beside `does = "serves"`, which is about all '
+        "rows of its `relays`",
+    ),
+    "a batch that is returned": (
+        OWNERS.replace("hands out", "serves").replace("rows", "owner"),
+        "key `owners[0].owner`: expected a parameter, got `return` "
+        "(whom a function serves is looked up before the call)",
+    ),
+    "no rows": (
+        OWNERS.replace('rows = "return"\n', ""),
+        "key `owners[0]`: expected `rows`, a path to the rows, got none",
     ),
     "owner releases": (
         OWNERS + 'releases = "new"\n',

@@ -187,7 +187,8 @@ class OwnerFunctions(_Part, frozen=True, kw_only=True):
     """Functions, `module:Class.method` or `module:function`, that give rows to owners or end that.
 
     `does` is `hands out` or `takes back`; or `uses`, of functions that take rows to be `owner`'s,
-    before the call, or after it where a path starts at `return`.
+    before the call, or after it where a path starts at `return`; or `serves`, of functions that
+    run a batch: they access no row that belongs to another than `owner`, and have no `rows`.
     `rows` and `owner` are paths: `return`, a parameter
     (`self` is one), attributes of it, `[]` for each item of a sequence, as in `reqs[].rid`, and
     `[key]` for what a mapping has under a parameter, as in `self.row_of[rid]`: nothing, if it lacks
@@ -203,7 +204,7 @@ class OwnerFunctions(_Part, frozen=True, kw_only=True):
 
     functions: tuple[str, ...]
     does: str
-    rows: str
+    rows: str = ""
     owner: str = ""
     releases: str = ""
     relays: tuple[str, ...] = ()

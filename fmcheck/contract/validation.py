@@ -34,7 +34,7 @@ _KEYS = r"(\[(-?\d+|[A-Za-z_][\w.]*)?\])*"
 _PATHS = regex(rf"[A-Za-z_]\w*{_KEYS}(\.[A-Za-z_]\w*{_KEYS})*")
 #: The rows of a function that takes back all that are out.
 EVERY_ROW = "*"
-HANDS_OUT, TAKES_BACK, USES = "hands out", "takes back", "uses"
+HANDS_OUT, TAKES_BACK, USES, SERVES = "hands out", "takes back", "uses", "serves"
 ONCE, MANY = "once", "many"
 UNITS = ("row", "element")
 OVERWRITES = ("never", "until gathered", "always")
@@ -166,8 +166,12 @@ def _check_opaque(opaque: Opaque, where: str, key: str) -> None:
 
 def _check_owners(owners: OwnerFunctions, contract: Contract, where: str, key: str) -> None:
     _check_functions(owners, where, key)
-    _check_one_of(owners.does, (HANDS_OUT, TAKES_BACK, USES), where, f"{key}.does")
-    if owners.rows != EVERY_ROW or owners.does != TAKES_BACK:
+    _check_one_of(owners.does, (HANDS_OUT, TAKES_BACK, USES, SERVES), where, f"{key}.does")
+    if owners.does == SERVES:
+        _check_serves(owners, where, key)
+    elif not owners.rows:
+        raise UsageError(where, f"key `{key}`: expected `rows`, a path to the rows, got none")
+    elif owners.rows != EVERY_ROW or owners.does != TAKES_BACK:
         _check_paths(owners.rows, where, f"{key}.rows")
     if owners.owner:
         _check_paths(owners.owner, where, f"{key}.owner")
@@ -192,6 +196,23 @@ def _check_owners(owners: OwnerFunctions, contract: Contract, where: str, key: s
             )
     for relay in owners.relays:
         _check_one_of(relay, [one.class_ for one in contract.relay], where, f"{key}.relays")
+
+
+def _check_serves(owners: OwnerFunctions, where: str, key: str) -> None:
+    """Checks an entry that is about a batch, and about no rows in particular."""
+    for name in ("rows", "pool"):
+        if getattr(owners, name):
+            raise UsageError(
+                where,
+                f'key `{key}.{name}`: expected no such key beside `does = "{SERVES}"`, which is '
+                "about all rows of its `relays`",
+            )
+    if re.match(r"return\b", owners.owner):
+        raise UsageError(
+            where,
+            f"key `{key}.owner`: expected a parameter, got `{owners.owner}` "
+            "(whom a function serves is looked up before the call)",
+        )
 
 
 def _check_budget(budget: Budget, where: str, key: str) -> None:

@@ -22,7 +22,7 @@ _REFERENCE = r"^[\w.]+:[\w.]+$"
 _NARROWED: dict[tuple[str, str], dict[str, Any]] = {
     ("Buffer", "overwrite"): {"enum": ["never", "until gathered", "always"]},
     ("Buffer", "valid"): {"pattern": r"^(>=? -?\d+)?$"},
-    ("OwnerFunctions", "does"): {"enum": ["hands out", "takes back", "uses"]},
+    ("OwnerFunctions", "does"): {"enum": ["hands out", "takes back", "uses", "serves"]},
     ("Relay", "class"): {"pattern": _REFERENCE},
     ("Fill", "class"): {"pattern": _REFERENCE},
     ("Replay", "function"): {"pattern": _REFERENCE},

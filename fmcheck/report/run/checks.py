@@ -17,7 +17,7 @@ MEANING = {
     "FR108": "The row was freed twice with no allocation in between.",
     "FR109": "The row was written while no request held it.",
     "FR110": "One write put two different values into the row.",
-    "FR111": "The row was used for a request that does not hold it.",
+    "FR111": "The row was used for a request, or a batch, that does not hold it.",
     "FR201": "A graph was about to be replayed while the padded tail of one of its inputs was "
     "stale.",
     "FR202": "A graph was about to be replayed with a placeholder in a real row of one of its "

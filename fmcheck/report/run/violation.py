@@ -29,7 +29,7 @@ MISSING = {
     "FR108": "an allocation of these rows between the two frees",
     "FR109": "an owner of these rows when they are written",
     "FR110": "each row once, or the same value for it each time",
-    "FR111": "a use while the request holds the row",
+    "FR111": "a use of the row for the request that holds it",
     "FR201": "a reset of the tail between the last replay and this one",
     "FR202": "the value that the placeholder is for, before the replay",
     "FR203": "a write of the input's real rows since the last replay",

@@ -187,12 +187,29 @@ def selects_rows(expression: Any, ndim: int, dims: frozenset[int]) -> bool:
     return False
 
 
+def item_at(expression: Any, dim: int, ndim: int) -> Any:
+    """Returns what an index says of one of `ndim` dimensions: a full slice where that is nothing.
+
+    Its items may be tensors.
+    """
+    items = expression if isinstance(expression, tuple) else (expression,)
+    widths = [_dims_of(item) for item in items]
+    at = 0
+    for item, width in zip(items, widths, strict=True):
+        if item is Ellipsis:
+            at += ndim - sum(widths)
+        elif at <= dim < at + width:
+            return item
+        at += width
+    return slice(None)
+
+
 def _dims_of(item: Any) -> int:
     """Returns how many dimensions of the indexed array one item of the index uses up."""
     if item is None or item is Ellipsis or isinstance(item, (bool, np.bool_)):
         return 0
-    if isinstance(item, np.ndarray) and item.dtype == bool:
-        return item.ndim
+    if str(getattr(item, "dtype", "")).endswith("bool"):
+        return int(item.ndim)
     if isinstance(item, list) and item and isinstance(item[0], bool):
         return 1
     return 1

@@ -105,6 +105,7 @@ def report(
     bits: npt.NDArray[Any],
     moment: int,
     verb: str = "gather",
+    note: str = "",
 ) -> None:
     """Reports `code` in `rows`, each once, whose elements at fault are `bits`."""
     tally = buffer.tally
@@ -132,7 +133,7 @@ def report(
             previous_owner=_previous_owner(buffer, code, first),
             neighbours=tuple(neighbours(buffer, rows[:SHOWN])),
             expected=_expected(buffer, code),
-            notes=(*positions(buffer, rows), *_notes(buffer, code, first)),
+            notes=(*positions(buffer, rows), *_notes(buffer, code, first), *filter(None, [note])),
         )
     )
 

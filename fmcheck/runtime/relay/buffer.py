@@ -484,6 +484,8 @@ class RelayBuffer:
             self.ledger.spare(np.unique(rows % len(self.ledger)))
         if within is scope.Scope.PEEK:
             return
+        if self._has_owners:
+            self._judge_batch(rows, moment, "gather")
         if within is scope.Scope.AT_RETURN:
             gathered = np.unique(rows % len(self.ledger))
             waiting = PutOff(window, expression, gathered, moment)
@@ -608,11 +610,31 @@ class RelayBuffer:
         A step in flight may still write for an owner that is gone.
         """
         assert self.owners is not None
+        rows = self._judge_batch(rows, moment, "write")
         if self.owners.holds_all(rows):
             return
         written = self._owned(np.unique(rows % len(self.ledger)))
         nobodys = written[self.owners.unowned(written, self.tally.moments.step_of(moment))]
         self._report_write(verdicts.UNOWNED, nobodys, moment)
+
+    def _judge_batch(
+        self, rows: npt.NDArray[np.int64], moment: int, verb: str
+    ) -> npt.NDArray[np.int64]:
+        """Reports rows of requests that are not in the batch that is served; returns the others."""
+        serving = scope.serving(self.relay)
+        if serving is None or self.owners is None:
+            return rows
+        rows = self._owned(np.unique(rows % len(self.ledger)))
+        names = self.owners.names(rows)
+        strangers = serving.strangers(names)
+        if not strangers:
+            return rows
+        wrong = np.array([name in strangers for name in names])
+        found = rows[wrong]
+        bits = self.whole.memory.read(found).reshape(len(found), -1)[:, 0]
+        code, note = f"FR{verdicts.WRONG_OWNER}", serving.described
+        violations.report(self, code, found, bits, moment, verb=verb, note=note)
+        return np.asarray(rows[~wrong])
 
     def _report_write(self, check: int, rows: npt.NDArray[Any], moment: int) -> None:
         """Reports a write of rows, if there are any, by what stands first in each."""

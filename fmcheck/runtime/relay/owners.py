@@ -206,6 +206,16 @@ class Owners:
             return ""
         return self.name(row, self.generation(row))
 
+    def names(self, rows: npt.NDArray[np.int64]) -> list[str]:
+        """Returns who has each of some rows, or had it last; "" where that is not known.
+
+        So it is of one that an earlier test has left behind.
+        """
+        return [
+            "" if row in self._left_behind else self.name(row, self.generation(row))
+            for row in rows.tolist()
+        ]
+
     def name(self, row: int, generation: int) -> str:
         """Returns the name of a row's owner in a generation, "" if it is not known any more."""
         return next((name for past, name in self._names[row] if past == generation), "")

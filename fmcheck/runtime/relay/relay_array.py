@@ -62,7 +62,7 @@ class RelayArray(np.ndarray):
         # A number at one place is a value, over several it is a mark.
         is_one = np.ndim(plain(self)[index]) == 0 if not _is_advanced(index) else False
         constant = isinstance(value, _NUMBERS) and not is_one
-        _written(self, index, WriteEffect(constant=constant, picks=_picks(index) and not constant))
+        _enter(self, _enter_subscript, index, constant)
 
     def __array_ufunc__(
         self, ufunc: Any, method: Any, *inputs: Any, out: Any = (), **kwargs: Any
@@ -177,11 +177,6 @@ def _is_advanced(index: Any) -> bool:
     return any(isinstance(one, (np.ndarray, list, bool, np.bool_)) for one in items)
 
 
-def _picks(index: Any) -> bool:
-    items = index if isinstance(index, tuple) else (index,)
-    return any(isinstance(one, (np.ndarray, list, int, np.integer)) for one in items[:1])
-
-
 def _shares(result: Any, array: RelayArray) -> bool:
     return isinstance(result, np.ndarray) and np.may_share_memory(result, plain(array))
 
@@ -215,6 +210,12 @@ def _read(array: RelayArray, expression: Any) -> None:
 def _written(array: RelayArray, expression: Any, how: WriteEffect) -> None:
     """The host wrote what an index picks of an array."""
     _enter(array, relay_tensor.enter_write, expression, how)
+
+
+def _enter_subscript(alias: relay_tensor.RelayTensor, index: Any, constant: bool) -> None:
+    """Enters a write of what an index picks."""
+    picks = not constant and relay_tensor.picks_rows(alias, index)
+    relay_tensor.enter_write(alias, index, WriteEffect(constant=constant, picks=picks))
 
 
 def _enter(array: RelayArray, enter: Callable[..., None], *what: Any) -> None:

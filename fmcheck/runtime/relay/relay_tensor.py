@@ -372,13 +372,14 @@ def _setitem(func: Call, args: Arguments, kwargs: Options) -> None:
         _write(func, args, kwargs)
         return
     tensor._relay.order()
-    if type(index) is torch.Tensor is type(value):
+    shown = tensor._window
+    if type(index) is torch.Tensor is type(value) and shown is not None and shown.whole:
         _put(tensor._plain, index, value)
         enter_write(tensor, index, PICKED, value)
         return
     _put(tensor._plain, plain(index), plain(value))
     constant = isinstance(value, _NUMBERS)
-    picked = not constant and _has_index(index)
+    picked = not constant and picks_rows(tensor, index)
     enter_write(
         tensor, index, WriteEffect(constant=constant, picks=picked), value if picked else None
     )
@@ -386,10 +387,14 @@ def _setitem(func: Call, args: Arguments, kwargs: Options) -> None:
         enter_peek(reader)
 
 
-def _has_index(index: Any) -> bool:
-    """Tells whether rows are picked one by one, rather than as a stretch."""
-    items = index if isinstance(index, tuple) else (index,)
-    return any(isinstance(item, (torch.Tensor, np.ndarray, list, int)) for item in items[:1])
+def picks_rows(tensor: RelayTensor, index: Any) -> bool:
+    """Tells whether an index picks rows one by one, rather than as a stretch.
+
+    Of a view of one row, it is what picks along its first dimension.
+    """
+    dims = (tensor._window or window(tensor)).dims
+    item = rows.item_at(index, min(dims, default=0), tensor._plain.dim())
+    return isinstance(item, (torch.Tensor, np.ndarray, list, int, np.integer))
 
 
 def _gather(func: Call, args: Arguments, kwargs: Options) -> Any:

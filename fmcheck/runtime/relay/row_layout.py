@@ -122,6 +122,10 @@ class UnitOwners:
         """Returns who held its row then."""
         return self.of_rows.name(unit // self._per_row, generation)
 
+    def names(self, units: npt.NDArray[np.int64]) -> list[str]:
+        """Returns who has the row of each of some units, or had it last."""
+        return self.of_rows.names(units // self._per_row)
+
     def held(self, units: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
         """Tells which units belong to a row that somebody holds."""
         return self.of_rows.held(units // self._per_row)

@@ -1,7 +1,7 @@
 """Scopes: functions of the contract inside which gathers, or writes, are others than elsewhere.
 
 What a function writes into the rows that it hands out is their new owner's, though who that is is
-known at its end alone.
+known at its end alone. One that serves a batch accesses the rows of its requests alone.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from fmcheck.runtime.core import kinds
 from fmcheck.runtime.core.containment import contained
+from fmcheck.runtime.core.violations import SHOWN
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,12 +55,13 @@ class Written(NamedTuple):
 class _Open(threading.local):
     """The scopes that this thread is in, innermost last.
 
-    `handing` has the writes of each hand-out that is under way.
+    `handing` has the writes of each hand-out that is under way, `serving` the batches that are.
     """
 
     def __init__(self) -> None:
         self.stack: list[_Scoped] = []
         self.handing: list[list[Written]] = []
+        self.serving: list[Serving] = []
 
 
 _open = _Open()
@@ -130,6 +132,54 @@ def note_write(written: Written) -> None:
 def written_to(buffer: DeferredJudge) -> list[Written]:
     """Returns what the hand-outs that are under way have written to a buffer."""
     return [one for writes in _open.handing for one in writes if one.buffer is buffer]
+
+
+class Serving(kinds.AroundCall):
+    """A call of a function that serves a batch: it accesses the rows of its requests alone.
+
+    `function` names it in reports, `relays` are those whose rows it may access, all if none.
+    `look` returns the names of the requests, None if they cannot be read: then any row may be.
+    """
+
+    def __init__(
+        self, function: str, relays: tuple[str, ...], look: Callable[[], list[str] | None]
+    ) -> None:
+        self.function, self._relays, self._look = function, relays, look
+        self.names = look()
+
+    def enter(self) -> None:
+        """What is accessed from now on is for the batch."""
+        _open.serving.append(self)
+
+    def leave(self) -> None:
+        """What is accessed from now on is not."""
+        _open.serving.pop()
+
+    @property
+    def described(self) -> str:
+        """Whose batch it is, in a sentence."""
+        names = list(dict.fromkeys(self.names or ()))
+        more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+        whose = f"of {', '.join(names[:SHOWN])}{more}" if names else "of no request"
+        return f"the batch that `{self.function}` serves is one {whose}"
+
+    def covers(self, relay: str) -> bool:
+        """Tells whether the rows of a relay are meant."""
+        return self.names is not None and (not self._relays or relay in self._relays)
+
+    def strangers(self, names: list[str]) -> set[str]:
+        """Returns which of some names are of no request in the batch; it may have grown since."""
+        others = set(names).difference(("", *(self.names or ())))
+        if others:
+            now = self._look()
+            self.names = None if now is None else [*(self.names or ()), *now]
+        return set() if self.names is None else others.difference(self.names)
+
+
+def serving(relay: str) -> Serving | None:
+    """Returns the innermost batch that this thread serves, if rows of a relay are meant by it."""
+    found = _open.serving[-1] if _open.serving else None
+    return found if found is not None and found.covers(relay) else None
 
 
 def scoped(function: Callable[..., Any], scope: Scope, tally: Tally) -> Callable[..., Any]:

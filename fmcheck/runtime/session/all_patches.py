@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING
 
+from fmcheck.contract.validation import SERVES
 from fmcheck.runtime.core.containment import contained
 from fmcheck.runtime.graphs.fill_patches import FillPatch, outputs_of
 from fmcheck.runtime.graphs.replays import ReplayPatch
@@ -45,7 +46,7 @@ class AllPatches:
         for contract in contracts:
             pools = pools_of(
                 (relay.class_ for relay in contract.relay),
-                (part.relays for part in contract.owners),
+                (part.relays for part in contract.owners if part.does != SERVES),
             )
             nobodys = Pools()
             self._pools += [*dict.fromkeys(pools.values()), nobodys]

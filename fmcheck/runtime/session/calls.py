@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from fmcheck.contract import StepFunctions, applies
-from fmcheck.contract.validation import EVERY_ROW, HANDS_OUT, TAKES_BACK, USES
+from fmcheck.contract.validation import EVERY_ROW, HANDS_OUT, SERVES, TAKES_BACK, USES
 from fmcheck.errors import nearest
 from fmcheck.runtime.core import kinds, paths
 from fmcheck.runtime.core.containment import contained, is_on_purpose
 from fmcheck.runtime.core.declared import CallPatch
 from fmcheck.runtime.core.patches import installed_version
 from fmcheck.runtime.core.site import definition_of
-from fmcheck.runtime.relay.scope import Handing, Scope, scoped
+from fmcheck.runtime.relay.scope import Handing, Scope, Serving, scoped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -106,7 +106,7 @@ def scope_patches(contract: Contract, tally: Tally) -> Iterator[ScopePatch]:
 
 @dataclass(eq=False)
 class OwnerPatch(CallPatch):
-    """Functions that hand rows out, take them back, or use them."""
+    """Functions that hand rows out, take them back or use them, or serve a batch."""
 
     pools: Pools = field(kw_only=True)
     part: OwnerFunctions
@@ -139,12 +139,29 @@ class OwnerPatch(CallPatch):
             if not self.tally.active:
                 return None
             given = functools.partial(names, args, kwargs)
+            if self.part.does == SERVES:
+                read = functools.partial(self._served, reference, given)
+                return Serving(site.function, self.part.relays, read)
             if self.part.does == USES:
                 use = functools.partial(self._use, reference, whose, site)
                 return _Using(use, paths.RETURN in roots, given)
             return _Owning(self, reference, whose, self.part.does == HANDS_OUT, given)
 
         return kinds.around(function, call_of)
+
+    def _served(self, reference: str, names: Callable[[], dict[str, Any]]) -> list[str] | None:
+        """Returns whom a call serves, None if that cannot be read."""
+        try:
+            given = names()
+        except TypeError:  # a call that is wrong will say so itself
+            return None
+        found: list[str] | None = self._guarded(reference, lambda: self._whom(given))
+        return found
+
+    def _whom(self, names: dict[str, Any]) -> list[str]:
+        """Returns the names of the owners of a call."""
+        path = self.part.owner
+        return [str(one) for one in paths.follow(path, names)] if path else []
 
     def _guarded(self, reference: str, read: Callable[[], Any]) -> Any:
         try:
@@ -261,7 +278,7 @@ class OwnerPatch(CallPatch):
         A name is "" where there is neither one a row nor one alone.
         """
         numbers = self._numbers(names)
-        who = [str(one) for one in paths.follow(self.part.owner, names)] if self.part.owner else []
+        who = self._whom(names)
         if len(who) != len(numbers):
             who = who * len(numbers) if len(who) == 1 else [""] * len(numbers)
         return list(zip(numbers, who, strict=True))

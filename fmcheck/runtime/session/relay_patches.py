@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from fmcheck.contract import Buffer, Contract, Relay, applies
+from fmcheck.contract.validation import SERVES
 from fmcheck.errors import SLIP, nearest
 from fmcheck.runtime.core import paths
 from fmcheck.runtime.core.containment import contained, is_on_purpose
@@ -481,7 +482,11 @@ class RelayPatch:
 
     def _owners(self, instance: Any) -> Owners | None:
         """Returns the owners if the contract says who hands this relay's rows out."""
-        covered = (part.covers(self.relay, self.version) for part in self.contract.owners)
+        covered = (
+            part.covers(self.relay, self.version)
+            for part in self.contract.owners
+            if part.does != SERVES
+        )
         return self._owners_of.get(id(instance), self.pools.of(None)) if any(covered) else None
 
     def _find_pool(self, instance: Any, init: Callable[..., None], args: Any, kwargs: Any) -> None:

@@ -58,6 +58,20 @@ def wrong_row(original: Original, relay: Any, rows: torch.Tensor, payload: Any) 
     return original(relay, rows, payload)
 
 
+SEEN: dict[int, None] = {}
+
+
+def row_of_another(original: Original, relay: Any, rows: torch.Tensor, payload: Any) -> Any:
+    """The first row's values go to the row of a request that is not in the batch any more."""
+    here = rows.tolist()
+    others = [row for row in SEEN if row not in here]
+    SEEN.update(dict.fromkeys(here))
+    if here and others and due():
+        rows = rows.clone()
+        rows[0] = others[0]
+    return original(relay, rows, payload)
+
+
 def gathered_again(original: Original, batch: Any, relay: Any) -> Any:
     """The inputs are gathered twice; the second time is thrown away."""
     decodes = batch.prefill_input_ids_cpu is None and batch.input_ids is None
@@ -80,6 +94,7 @@ FAULTS = {
     "dropped_stash": ("FutureMap.stash", dropped),
     "dropped_row": ("FutureMap.stash", dropped_row),
     "wrong_row": ("FutureMap.stash", wrong_row),
+    "row_of_another": ("FutureMap.stash", row_of_another),
     "gathered_again": ("resolve_forward_inputs", gathered_again),
     "dropped_publish": ("FutureMap.publish", dropped),
 }
