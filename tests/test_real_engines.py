@@ -66,6 +66,15 @@ def test_a_spoilt_relay_is_reported_in_the_test_that_ran_into_it(fault: str, cod
 
 
 @sweep
+def test_a_row_of_a_request_that_is_not_in_the_batch_is_named_with_its_owner() -> None:
+    run = ran(lambda: spoilt(RELEASE, "row_of_another"))
+    assert set(run.failures) == {"test_spoilt"}
+    report = run.failures["test_spoilt"]
+    assert codes(report)[0] == "FR111"  # then what the row has lost by it
+    assert "the batch that `Scheduler.run_batch` serves is one of " in report
+
+
+@sweep
 def test_nobody_else_notices() -> None:
     run = ran(lambda: spoilt(RELEASE, "dropped_stash", watched=False))
     before, during, after = tokens(run)

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from fmcheck.runtime.core import kinds
 from fmcheck.runtime.core.containment import contained
-from fmcheck.runtime.core.violations import SHOWN
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -158,6 +157,8 @@ class Serving(kinds.AroundCall):
     @property
     def described(self) -> str:
         """Whose batch it is, in a sentence."""
+        from fmcheck.runtime.core.violations import SHOWN  # loads NumPy
+
         names = list(dict.fromkeys(self.names or ()))
         more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
         whose = f"of {', '.join(names[:SHOWN])}{more}" if names else "of no request"

@@ -227,13 +227,26 @@ def _written_twice(buf: Any, rows: Any, take: Any, stash: Any) -> None:
 # --- who is given a row ---
 
 
-def _wrong_owner(_: ProbeTarget) -> str:
+def _wrong_owner(place: ProbeTarget) -> str:
     from fmcheck.runtime.relay.owners import Owners
 
     owners = Owners()
     owners.hand_out([1], ["b"])
     found, healthy = ([f"FR{one.check}" for one in owners.use([1], [name], 0)] for name in "ab")
-    return verdict(found, "FR111", healthy)
+    return verdict(found, "FR111", healthy) or _row_probe("FR111", _of_a_batch)(place)
+
+
+def _of_a_batch(buf: Any, rows: Any, take: Any, stash: Any) -> None:
+    from fmcheck.runtime.relay.scope import Serving
+
+    for name in ("first", "second"):
+        call = Serving("probe", (), [name].copy)
+        call.enter()
+        try:
+            stash(buf, rows, rows * 0 + 5)
+            take(buf, rows)
+        finally:
+            call.leave()
 
 
 def _owners_probe(code: str, sink: bool, names: str, frees: int) -> Callable[[ProbeTarget], str]:
