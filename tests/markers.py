@@ -47,6 +47,7 @@ FILES = {
         *("engine/future_map", "engine/memory", "engine/parts", "engine/ranks", "engine/reach"),
         *(
             "batches",
+            "kept_views",
             "engine/tails",
             "extents",
             "fill_writes",
@@ -73,6 +74,7 @@ FILES = {
         ),
         *(
             "batches",
+            "kept_views",
             "relay_tensor",
             "relay_unchanged",
             "replays_runtime",

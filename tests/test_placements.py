@@ -11,6 +11,7 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 import torch
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
@@ -371,6 +372,21 @@ def test_memory_without_a_device_is_the_host_s_where_others_have_a_setting(
     assert placements.is_sure(bare)
     assert placements.is_sure(sent) == (how == "created")  # as it is, it is the device's too
     assert placements.surely_host_s(bare) == (setting is DEVICE)
+
+
+@pytest.mark.parametrize("make", [torch.tensor, torch.as_tensor], ids=["tensor", "as_tensor"])
+def test_an_array_that_a_factory_copies_is_the_host_s_unless_a_device_was_given(
+    watch: Watch, make: Any
+) -> None:
+    streams()
+    setting, values = str(DEVICE), np.arange(3, dtype=np.int32)
+    bare = make(values, dtype=torch.int64)
+    assert placements.placement_of(bare) is Placement.HOST
+    assert placements.placement_of(make([0, 1], dtype=torch.int64)) is Placement.HOST
+    sent = make(values, dtype=torch.int64, device=DEVICE)
+    assert placements.placement_of(sent) is Placement.DEVICE
+    assert placements.placement_of(make(sent, dtype=torch.int32)) is Placement.DEVICE
+    assert placements.placement_of(bare.to(setting, non_blocking=True)) is Placement.DEVICE
 
 
 def test_what_a_setting_sends_from_the_host_is_a_copy_of_its_own(watch: Watch) -> None:

@@ -70,6 +70,7 @@ UNSEEN = [
     "vllm_48419",  # two rows of a host tensor that are swapped through views
     "vllm_49757",  # tables of the last batch, which an idle one takes
     "vllm_52115",  # seen once the contract names `outputs`, a key that is younger
+    "vllm_52942",  # an older state of the row's own request
     "vllm_53520",
     "vllm_55341",  # an arena in its module, which a contract can name since
     "vllm_55506",  # a table that a batch's rows are gathered into, which no contract can name
@@ -84,19 +85,22 @@ UNSEEN = [
     "vllm_omni_4219",  # reported, where the rows are read that were lost
     "vllm_omni_4525",  # an output that is cut to another length than the input was padded from
     "vllm_omni_6587",  # memory that a graph keeps by its address alone
+    "vllm_omni_6654",  # a read for a request that is gone, of a buffer that is read many times
+    "vllm_omni_7877",  # reported in both forms: rows that are read too early, and dropped unused
 ]
 #: Reported where a thread of the host is slower than another one, which is as it comes.
 BY_CHANCE = ["ascend_13120", "torchtitan_1783"]
 #: Faults that a fixed form has as well, and its writer did not mean: memory that the first step
 #: takes on a side stream, host memory that the host computes with on a stream, in the place of a
-#: thread, and indices that are freed while another stream may still write by them; and slots of
-#: which some columns are masked, as no contract can say.
+#: thread, and indices that are freed while another stream may still write by them; slots of which
+#: some columns are masked, as no contract can say; and rows that are read to be dropped.
 OF_THE_FIX = {
     "mini_sglang_142": {"FR402"},
     "mstar_10f008": {"FR402"},
     "ktransformers_1646": {"FR404"},
     "mini_sglang_94fe255": {"FR402"},
     "trtllm_16548": {"FR101"},
+    "vllm_omni_7877": {"FR101", "FR104"},
 }
 
 

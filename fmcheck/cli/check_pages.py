@@ -193,14 +193,18 @@ PAGES = {
         "more steps ago: a step in flight may still use a row for the owner that has just "
         'finished. One with `does = "serves"` says whose batch it runs. While it runs, a write of '
         "rows that an index picks is reported if it reaches a row that another request holds, or "
-        "held last, and so is a gather that consumes: padded entries point at the sink.",
+        "held last, and so is a gather that consumes: padded entries point at the sink. Without "
+        "either, a view of one row (`buf[row]`) that was taken while a request held the row is "
+        "reported when it is read or written after the row has gone to another one.",
         unseen="Functions that the contract does not name. Without `owner` on both sides, a row "
         "that has gone to another request; without `[[steps]]`, a freed row without a new owner. "
         "Rows that were never allocated in this test, and negative numbers. Of a batch: slices, "
         'whole buffers, constants, gathers of a buffer with `reads = "many"`, accesses on other '
-        "threads, and all accesses on a device other than the CPU.",
-        fix="Look the row up where it is used, in place of keeping it, or forget it with the free. "
-        "Change a batch's rows and requests together; let a dummy batch point at the sink.",
+        "threads, and all accesses on a device other than the CPU. Views that no number picked "
+        "(`buf[row : row + 1]`), and those of NumPy.",
+        fix="Look the row up where it is used, in place of keeping it or a view of it, or forget "
+        "it with the free. Change a batch's rows and requests together; let a dummy batch point at "
+        "the sink.",
         seen_in=("sgl-project/sglang#30147", "vllm-project/vllm#49757"),
     ),
     "FR201": CheckPage(

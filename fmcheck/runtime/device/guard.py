@@ -262,7 +262,7 @@ class GuardedBuffer(RelayBuffer):
             if self.lanes is not None and self.owners.drained:
                 self.lanes.reused(rows, True)
             generations = self.owners.generations(rows)
-            self._has_owners = True
+            self.has_owners = True
             ledger = self.on_device
             with self._own_fence.behind_the_last_launch():
                 places = [(self.upload(mine), moment) for mine, moment in self._begun(rows)]
@@ -536,7 +536,7 @@ class GuardedBuffer(RelayBuffer):
             limit,
             moment,
             -1 if step is None else step,
-            int(self._has_owners and how.picks),
+            int(self.has_owners and how.picks),
             int(given is not None and how.picks),
             int(self._guards_writes and not how.updates),
             int(how.constant and self.poison.certain and not self.poison.is_float),

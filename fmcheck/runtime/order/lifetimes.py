@@ -292,8 +292,13 @@ class Lifetimes:
         """Notes whose memory an operator's new tensor is; a factory is heard when it is called."""
         name = call.plan.name
         if name == "_to_copy" and call.kwargs.get("device") is not None:
-            self._send(call, tensor)
-            return
+            asked = factories.asked()
+            is_factory = asked is not None and asked.name in factories.FROM_VALUES
+            if is_factory and not placements.is_known(call.args[0]):
+                return  # torch's own copy of an array, in a factory's call
+            if asked is None or asked.device is not None or not is_factory:
+                self._send(call, tensor)
+                return
         operands = call.reads or placements.tensors_in(call.args[:1])
         number = call.lane.number
         for one in call.read_in(self.blocks):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -64,6 +64,18 @@ class WriteEffect:
     updates: bool = False
     constant: bool = False
     picks: bool = False
+
+
+class TakenFor(NamedTuple):
+    """Who held the row of a unit when a view of it was taken, and the line that took it.
+
+    An `owner` without a name is told by the row's generation.
+    """
+
+    unit: int
+    owner: str
+    generation: int
+    site: int
 
 
 #: A write of values, all of them or a slice, and one to rows that an index picks.
@@ -152,8 +164,8 @@ class RelayBuffer:
         self._judges_values = poison.certain or poison.bound is not None
         self._guards_writes = owners is not None and overwrite == "never"
         self._lists = RowLists(len(self.ledger))
-        # Whether rows were handed out since this was made: only then is an unowned row a fault.
-        self._has_owners = False
+        #: Whether rows were handed out since this was made: only then is an unowned row a fault.
+        self.has_owners = False
         self.set_sinks(sink_rows)
         self._put_off: list[PutOff] = []
         self.lanes: Lanes | None = None
@@ -233,7 +245,7 @@ class RelayBuffer:
             rows = self._owned(np.arange(len(self.ledger)))
             held = rows[self.owners.held(rows)]
             self._gathered, self._guards_writes = old._gathered, old._guards_writes
-            self._has_owners = old._has_owners
+            self.has_owners = old.has_owners
             if not held.size:
                 return
             before, after = (one.whole.memory.read(held) for one in (old, self))
@@ -378,7 +390,7 @@ class RelayBuffer:
             if scope.is_handing_out():  # whose rows these are is known at its end
                 whole = rows % len(self.ledger)
                 scope.note_write(scope.Written(self, whole, moment, how.picks))
-            elif self._has_owners and how.picks:
+            elif self.has_owners and how.picks:
                 self._judge_owners(rows, moment)
             if self._guards_writes and not how.updates:
                 self._judge_write(window, expression, rows, moment)
@@ -430,7 +442,7 @@ class RelayBuffer:
             if not rows.size:
                 return
             generations = self.owners.generations(rows)
-            self._has_owners = True
+            self.has_owners = True
             if self.lanes is not None and self.owners.drained is not False:
                 self.lanes.reused(rows, self.owners.drained)
             begun = [
@@ -484,7 +496,7 @@ class RelayBuffer:
             self.ledger.spare(np.unique(rows % len(self.ledger)))
         if within is scope.Scope.PEEK:
             return
-        if self._has_owners:
+        if self.has_owners:
             self._judge_batch(rows, moment, "gather")
         if within is scope.Scope.AT_RETURN:
             gathered = np.unique(rows % len(self.ledger))
@@ -600,7 +612,7 @@ class RelayBuffer:
 
     def judge_late(self, rows: npt.NDArray[Any], moment: int) -> None:
         """Judges the owners of rows that a hand-out wrote, now that it has ended."""
-        if self._has_owners and self.tally.active:
+        if self.has_owners and self.tally.active:
             with contained(self.tally, scope.CHECK), self.tally.lock:
                 self._judge_owners(rows, moment)
 
@@ -631,10 +643,38 @@ class RelayBuffer:
             return rows
         wrong = np.array([name in strangers for name in names])
         found = rows[wrong]
-        bits = self.whole.memory.read(found).reshape(len(found), -1)[:, 0]
-        code, note = f"FR{verdicts.WRONG_OWNER}", serving.described
-        violations.report(self, code, found, bits, moment, verb=verb, note=note)
+        self._report_wrong_owner(found, moment, verb, serving.described)
         return np.asarray(rows[~wrong])
+
+    def _report_wrong_owner(
+        self, rows: npt.NDArray[np.int64], moment: int, verb: str, note: str
+    ) -> None:
+        bits = self.whole.memory.read(rows).reshape(len(rows), -1)[:, 0]
+        code = f"FR{verdicts.WRONG_OWNER}"
+        violations.report(self, code, rows, bits, moment, verb=verb, note=note)
+
+    def taken_for(self, unit: int, site: int) -> TakenFor | None:
+        """Returns who holds the row of a unit that a view is taken of, None where nobody does."""
+        owners = self.owners
+        if owners is None or unit < 0 or not owners.held(np.array([unit]))[0]:
+            return None
+        return TakenFor(unit, owners.owner(unit), owners.generation(unit), site)
+
+    def judge_view(self, taken: TakenFor, site: int, verb: str) -> None:
+        """Reports the use of a view whose row has gone to another owner since it was taken."""
+        owners = self.owners
+        if owners is None or not self.tally.active:
+            return
+        with self.tally.lock:
+            if owners.generation(taken.unit) == taken.generation:
+                return
+            now = owners.owner(taken.unit)
+            is_another = now != taken.owner if now and taken.owner else True
+            if is_another and owners.held(np.array([taken.unit]))[0]:
+                moment = self.tally.moments.now(site, self.device)
+                who, where = taken.owner or "its former owner", self.tally.sites[taken.site]
+                note = f"a view of the row was taken at {where}, when {who} had it"
+                self._report_wrong_owner(np.array([taken.unit]), moment, verb, note)
 
     def _report_write(self, check: int, rows: npt.NDArray[Any], moment: int) -> None:
         """Reports a write of rows, if there are any, by what stands first in each."""

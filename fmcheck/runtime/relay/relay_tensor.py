@@ -19,7 +19,14 @@ from fmcheck.runtime.core.patches import beneath
 from fmcheck.runtime.core.site import is_making, makes_the_engines_call, unfollowed
 from fmcheck.runtime.core.verdicts import poison_for
 from fmcheck.runtime.relay import device_checks, indexing, untraced
-from fmcheck.runtime.relay.buffer import PICKED, VALUES, RelayBuffer, StreamFollower, WriteEffect
+from fmcheck.runtime.relay.buffer import (
+    PICKED,
+    VALUES,
+    RelayBuffer,
+    StreamFollower,
+    TakenFor,
+    WriteEffect,
+)
 from fmcheck.runtime.relay.memory import Veil, VeiledMemory, Window, memory_of, window_of
 from fmcheck.runtime.relay.row_layout import PLAIN, Layout, UnitOwners, of_units
 from fmcheck.runtime.relay.scope import CHECK, Scope, current, forget_view, note_view
@@ -45,6 +52,8 @@ class RelayTensor(torch.Tensor):
     _relay: RelayBuffer
     _plain: torch.Tensor
     _window: Window | None
+    #: Of a view of one row: whose it was when the view was taken.
+    _taken_for: TakenFor | None = None
 
     def set_(self, *args: Any, **kwargs: Any) -> Any:
         """Gives the tensor another storage: one of the calls that torch asks no subclass about."""
@@ -360,10 +369,24 @@ def _getitem(func: Call, args: Arguments, kwargs: Options) -> Any:
         return result
     result = _taken(tensor._plain, plain(index))
     if _shares_storage(result, tensor._plain):
-        return note_view(alias(result, buffer), tensor, buffer.tally, gather_slice)
+        view = alias(result, buffer)
+        with own_code(buffer.tally, CHECK):
+            _take_view(view, tensor, index)
+        return note_view(view, tensor, buffer.tally, gather_slice)
     with own_code(tensor._relay.tally, CHECK):
         enter_read(tensor, indexing.host(index))
     return result
+
+
+def _take_view(view: RelayTensor, of: RelayTensor, index: Any) -> None:
+    """Notes whose row a view shows, if a number picks one of a tensor's rows."""
+    if of._taken_for is not None:
+        view._taken_for = of._taken_for
+    elif of._relay.has_owners and isinstance(_item_of_rows(of, index), (int, np.integer)):
+        shown = window(view).rows
+        if shown.size:
+            site = of._relay.tally.sites.here(_OUR_FRAMES)
+            view._taken_for = of._relay.taken_for(int(shown.flat[0]), site)
 
 
 def _setitem(func: Call, args: Arguments, kwargs: Options) -> None:
@@ -392,9 +415,14 @@ def picks_rows(tensor: RelayTensor, index: Any) -> bool:
 
     Of a view of one row, it is what picks along its first dimension.
     """
+    picks = (torch.Tensor, np.ndarray, list, int, np.integer)
+    return isinstance(_item_of_rows(tensor, index), picks)
+
+
+def _item_of_rows(tensor: RelayTensor, index: Any) -> Any:
+    """Returns what an index says of the dimension that counts the rows."""
     dims = (tensor._window or window(tensor)).dims
-    item = rows.item_at(index, min(dims, default=0), tensor._plain.dim())
-    return isinstance(item, (torch.Tensor, np.ndarray, list, int, np.integer))
+    return rows.item_at(index, min(dims, default=0), tensor._plain.dim())
 
 
 def _gather(func: Call, args: Arguments, kwargs: Options) -> Any:
@@ -663,9 +691,17 @@ def _accessed(tensors: Sequence[Any], index: Any) -> Iterator[RelayTensor]:
         yield from (tensor for tensor in tensors if type(tensor) is RelayTensor)
 
 
+def _touch(tensor: RelayTensor, verb: str) -> None:
+    """A tensor is about to be read or written: if it was kept, the row may be another's by now."""
+    forget_view(tensor)
+    if tensor._taken_for is not None and not tensor._relay.is_captured():
+        site = tensor._relay.tally.sites.here(_OUR_FRAMES)
+        tensor._relay.judge_view(tensor._taken_for, site, verb)
+
+
 def _enter(tensor: RelayTensor, how: str, expression: Any) -> Any:
     buffer = tensor._relay
-    forget_view(tensor)
+    _touch(tensor, "read")
     if buffer.is_captured():
         return None
     window, expression = _within(tensor, expression)
@@ -686,8 +722,8 @@ def gather_slice(view: RelayTensor, site: int) -> None:
 def enter_peek(tensor: RelayTensor, by_host: bool = False) -> None:
     """Enters a read of all of a tensor."""
     buffer = tensor._relay
-    forget_view(tensor)
     with own_code(buffer.tally, CHECK):
+        _touch(tensor, "read")
         if current() is Scope.TAKE and not by_host:
             _enter_gather(tensor, rows.EVERYTHING)
         elif buffer.lanes is None:
@@ -701,8 +737,8 @@ def enter_write(
 ) -> None:
     """Enters a write, of a tensor of `values` where an index lists what it picks."""
     buffer = tensor._relay
-    forget_view(tensor)
     with own_code(buffer.tally, CHECK):
+        _touch(tensor, "write")
         has_lists = isinstance(expression, tuple) and not buffer.is_on_device
         has_values = isinstance(values, torch.Tensor) and (
             has_lists or indexing.are_rows(expression)

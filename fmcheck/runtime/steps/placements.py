@@ -219,6 +219,12 @@ def is_guess(tensor: torch.Tensor) -> bool:
     return known is not None and known.guessed and not is_moved(tensor)
 
 
+def is_known(tensor: torch.Tensor) -> bool:
+    """Tells whether anything was said of a tensor's memory."""
+    known = _about(tensor)
+    return known is not None and known.made is not _UNKNOWN
+
+
 def was_pulled(tensor: torch.Tensor) -> bool:
     """Tells whether the host copied this memory to itself, which on a CPU copies nothing."""
     known = _about(tensor)
