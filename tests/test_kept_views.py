@@ -34,6 +34,7 @@ USES: dict[str, Callable[[Any], Any]] = {
     "a write of one element": lambda view: view.__setitem__(0, 5),
     "a write of all": lambda view: view.fill_(5),
     "a write of a part of it": lambda view: view[1:3].copy_(torch.ones(2)),
+    "a write of another view of it": lambda view: view.view(2, 2).narrow(0, 0, 1).fill_(5),
     "a read of all": lambda view: view.clone(),
     "a read of an element": lambda view: float(view[0]),
 }

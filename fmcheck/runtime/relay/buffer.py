@@ -636,13 +636,15 @@ class RelayBuffer:
         serving = scope.serving(self.relay)
         if serving is None or self.owners is None:
             return rows
-        rows = self._owned(np.unique(rows % len(self.ledger)))
-        names = self.owners.names(rows)
-        strangers = serving.strangers(names)
-        if not strangers:
+        everyone = set(self.owners.names((rows % len(self.ledger)).reshape(-1)))
+        if everyone <= serving.names:
             return rows
-        wrong = np.array([name in strangers for name in names])
+        strangers = serving.strangers(everyone)
+        rows = self._owned(np.unique(rows % len(self.ledger)))
+        wrong = np.array([name in strangers for name in self.owners.names(rows)], bool)
         found = rows[wrong]
+        if not found.size:
+            return rows
         self._report_wrong_owner(found, moment, verb, serving.described)
         return np.asarray(rows[~wrong])
 

@@ -211,10 +211,10 @@ class Owners:
 
         So it is of one that an earlier test has left behind.
         """
-        return [
-            "" if row in self._left_behind else self.name(row, self.generation(row))
-            for row in rows.tolist()
-        ]
+        known = self._names.get
+        left = self._left_behind
+        found = [() if row in left else known(row, ()) for row in rows.tolist()]
+        return [past[-1][1] if past else "" for past in found]
 
     def name(self, row: int, generation: int) -> str:
         """Returns the name of a row's owner in a generation, "" if it is not known any more."""

@@ -370,8 +370,11 @@ def _getitem(func: Call, args: Arguments, kwargs: Options) -> Any:
     result = _taken(tensor._plain, plain(index))
     if _shares_storage(result, tensor._plain):
         view = alias(result, buffer)
-        with own_code(buffer.tally, CHECK):
-            _take_view(view, tensor, index)
+        if tensor._taken_for is not None:
+            view._taken_for = tensor._taken_for
+        elif buffer.has_owners and not isinstance(index, slice):
+            with own_code(buffer.tally, CHECK):
+                _take_view(view, tensor, index)
         return note_view(view, tensor, buffer.tally, gather_slice)
     with own_code(tensor._relay.tally, CHECK):
         enter_read(tensor, indexing.host(index))
@@ -380,13 +383,10 @@ def _getitem(func: Call, args: Arguments, kwargs: Options) -> Any:
 
 def _take_view(view: RelayTensor, of: RelayTensor, index: Any) -> None:
     """Notes whose row a view shows, if a number picks one of a tensor's rows."""
-    if of._taken_for is not None:
-        view._taken_for = of._taken_for
-    elif of._relay.has_owners and isinstance(_item_of_rows(of, index), (int, np.integer)):
-        shown = window(view).rows
-        if shown.size:
-            site = of._relay.tally.sites.here(_OUR_FRAMES)
-            view._taken_for = of._relay.taken_for(int(shown.flat[0]), site)
+    shown = window(view).rows
+    if isinstance(_item_of_rows(of, index), (int, np.integer)) and shown.size:
+        site = of._relay.tally.sites.here(_OUR_FRAMES)
+        view._taken_for = of._relay.taken_for(int(shown.flat[0]), site)
 
 
 def _setitem(func: Call, args: Arguments, kwargs: Options) -> None:
@@ -788,6 +788,7 @@ def _as_view(result: Any, sources: Sequence[RelayTensor]) -> Any:
                 if result is source._plain:
                     return source
                 view = alias(result, source._relay)
+                view._taken_for = source._taken_for
                 if forget_view(source):
                     note_view(view, source, source._relay.tally, gather_slice)
                 return view

@@ -144,7 +144,10 @@ class Serving(kinds.AroundCall):
         self, function: str, relays: tuple[str, ...], look: Callable[[], list[str] | None]
     ) -> None:
         self.function, self._relays, self._look = function, relays, look
-        self.names = look()
+        #: The requests, and "" for rows of which nobody knows whose they are.
+        self.names = {""}
+        self._is_known = True
+        self._read()
 
     def enter(self) -> None:
         """What is accessed from now on is for the batch."""
@@ -154,27 +157,29 @@ class Serving(kinds.AroundCall):
         """What is accessed from now on is not."""
         _open.serving.pop()
 
+    def _read(self) -> None:
+        names = self._look()
+        self._is_known = self._is_known and names is not None
+        self.names.update(names or ())
+
     @property
     def described(self) -> str:
         """Whose batch it is, in a sentence."""
         from fmcheck.runtime.core.violations import SHOWN  # loads NumPy
 
-        names = list(dict.fromkeys(self.names or ()))
+        names = sorted(self.names - {""})
         more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
         whose = f"of {', '.join(names[:SHOWN])}{more}" if names else "of no request"
         return f"the batch that `{self.function}` serves is one {whose}"
 
     def covers(self, relay: str) -> bool:
         """Tells whether the rows of a relay are meant."""
-        return self.names is not None and (not self._relays or relay in self._relays)
+        return self._is_known and (not self._relays or relay in self._relays)
 
-    def strangers(self, names: list[str]) -> set[str]:
+    def strangers(self, names: set[str]) -> set[str]:
         """Returns which of some names are of no request in the batch; it may have grown since."""
-        others = set(names).difference(("", *(self.names or ())))
-        if others:
-            now = self._look()
-            self.names = None if now is None else [*(self.names or ()), *now]
-        return set() if self.names is None else others.difference(self.names)
+        self._read()
+        return names - self.names if self._is_known else set()
 
 
 def serving(relay: str) -> Serving | None:
