@@ -100,6 +100,22 @@ def test_a_row_that_was_freed_is_its_last_owners_until_it_goes_to_another(engine
     assert wrong.notes[0] == "the row has no owner: it was freed"
 
 
+def test_a_function_may_say_that_it_uses_rows_as_well(bench: Bench) -> None:  # noqa: F811
+    uses = """
+    [[owners]]
+    functions = ["MODULE:run"]
+    does = "uses"
+    rows = "batch[].row"
+    owner = "batch[].rid"
+"""
+    engine = Engine(bench, uses + SERVES)
+    engine.module.run([engine.first], engine.write(1))
+    assert codes(engine.watch) == []
+    engine.first.row = 2
+    engine.module.run([engine.first], engine.write(2))
+    assert [one.access.verb for one in engine.watch.drain()] == ["use", "write"]
+
+
 def test_the_innermost_batch_counts(engine: Engine) -> None:
     both = [engine.first, engine.second]
     run = engine.module.run
