@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from fmcheck.runtime.device.ring import Clash
-    from fmcheck.runtime.relay.buffer import Seen
+    from fmcheck.runtime.relay.buffer import Seen, TakenFor
     from fmcheck.runtime.relay.memory import Window
 
 
@@ -348,6 +348,13 @@ class GuardedBuffer(RelayBuffer):
         """Judges the owners of rows that a hand-out wrote."""
         with self._by_the_host():
             super().judge_late(rows, moment)
+
+    def judge_view(self, taken: TakenFor, site: int, verb: str) -> None:
+        """Reports the use of a view whose row has gone to another owner since it was taken."""
+        if self.owners is None or self.owners.generation(taken.unit) == taken.generation:
+            return
+        with self._by_the_host(puts_back=False):
+            super().judge_view(taken, site, verb)
 
     def gather(self, *args: Any) -> None:
         """A gather by any expression."""

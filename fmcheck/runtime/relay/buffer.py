@@ -78,6 +78,9 @@ class TakenFor(NamedTuple):
     site: int
 
 
+#: As many rows are looked at one by one; of more, each one once.
+_FEW = 64
+
 #: A write of values, all of them or a slice, and one to rows that an index picks.
 VALUES = WriteEffect()
 PICKED = WriteEffect(picks=True)
@@ -636,7 +639,8 @@ class RelayBuffer:
         serving = scope.serving(self.relay)
         if serving is None or self.owners is None:
             return rows
-        everyone = set(self.owners.names((rows % len(self.ledger)).reshape(-1)))
+        numbers = (rows % len(self.ledger)).reshape(-1)
+        everyone = set(self.owners.names(np.unique(numbers) if numbers.size > _FEW else numbers))
         if everyone <= serving.names:
             return rows
         strangers = serving.strangers(everyone)
