@@ -16,9 +16,8 @@ UNSEEN = [
     "atom_1956",
     "atom_2248",  # an input that each step creates, between two graphs that nobody declares
     "atom_2267",  # the warmup of a capture, which runs no fill
-    "deepspeed_1219",  # streams that hooks of a backward pass use, and nothing else does
-    "deepspeed_7371",  # likewise
     "earth2studio_101",
+    "fastdeploy_3197",  # rows in a dict of its class, which no contract can name
     "fastvideo_1650",
     "fbgemm_4367",  # memory that was created without a device, and is the device's
     "flashinfer_2690",  # a mask that an earlier plan left, which the contract cannot call rewritten
@@ -30,10 +29,10 @@ UNSEEN = [
     "megatron_4609",
     "megatron_4800",
     "megatron_4982",
-    "megatron_6207",  # streams that are first used in a backward pass
+    "megatron_6207",  # streams that are first used in a backward pass, and memory behind it
     "megatron_6407",  # likewise
     "megatron_6565",
-    "megatron_833",  # its streams are used in hooks alone
+    "megatron_833",  # streams that hooks of a backward pass use, and a read behind it
     "mini_sglang_142",  # pages, which a request goes on reading that no longer has them
     "mini_sglang_94fe255",  # a view that a tree keeps of a row which goes to somebody else
     "pytorch_180665",  # reported, at the first line of the statement whose second one is marked
@@ -53,6 +52,7 @@ UNSEEN = [
     "sglang_37975",  # offsets that no fill writes, named in `captured` alone
     "sglang_40044",  # reported where the slot is handed out, whose line is not marked
     "sglang_40621",  # each copy is waited for before it is read, as the program runs
+    "tgi_2711",  # reported, where the rows are read that were written over
     "tokenspeed_376",
     "tokenspeed_969",
     "torchrec_4421",  # no stream is used, so that none is followed
@@ -62,11 +62,14 @@ UNSEEN = [
     "trtllm_17110",  # a paged cache, which is no relay
     "trtllm_17619",  # a counter that is zeroed, and never set, where a request comes
     "trtllm_18769",  # schedules that are planned again only where page counts change
+    "vllm_29288",  # what NumPy writes is reported at the next copy
+    "vllm_35157",  # a block that a resumed request never wrote: its blocks have no names
     "vllm_36013",
     "vllm_36070",  # the contract names an object without a tensor, which is reported as an error
     "vllm_42444",
     "vllm_42481",
     "vllm_43464",
+    "vllm_43931",  # a row of a request that moved to another one, which no contract can say
     "vllm_47725",  # slots that are found by a search, which no path can say
     "vllm_48419",  # two rows of a host tensor that are swapped through views
     "vllm_49757",  # tables of the last batch, which an idle one takes

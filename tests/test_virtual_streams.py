@@ -463,6 +463,83 @@ def test_each_test_is_watched_from_its_own_first_use() -> None:
         watch.stop()
 
 
+def _backward(hook: Callable[[torch.Tensor], object]) -> None:
+    """A backward pass with two leaves, for each of which a hook is called."""
+    leaves = [torch.ones(4, requires_grad=True) for _ in range(2)]
+    for leaf in leaves:
+        leaf.register_post_accumulate_grad_hook(hook)
+    sum(leaf.sum() for leaf in leaves).backward()
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_what_hooks_of_a_backward_pass_do_is_followed_in_each_pass(waits: bool) -> None:
+    """As a trainer's that reduces each gradient on a stream of its own, and uses none elsewhere."""
+    watch = Watch([], streams="tracked")
+    watch.start()
+    try:
+        side = torch.cpu.Stream()
+        bucket, reduced = torch.zeros(4), []
+
+        def hook(leaf: torch.Tensor) -> None:
+            if waits:
+                torch.get_device_module("cpu").current_stream().wait_stream(side)
+            bucket.copy_(leaf.grad)
+            side.wait_stream(torch.get_device_module("cpu").current_stream())
+            with torch.cpu.stream(side):
+                reduced.append(bucket * 2)
+
+        for _ in range(2):
+            _backward(hook)
+            assert not is_watched()
+            bucket.zero_()  # nobody knows what was waited for
+        with torch.cpu.stream(side):
+            bucket.add_(1)
+        assert not is_watched()
+        assert [one.code for one in watch.drain()] == ([] if waits else ["FR401"])
+    finally:
+        watch.stop()
+
+
+def test_streams_that_are_first_used_behind_a_backward_pass_are_followed() -> None:
+    watch = Watch([], streams="tracked")
+    watch.start()
+    try:
+        side = torch.cpu.Stream()
+        _backward(lambda leaf: None)
+        assert not is_watched()
+        with torch.cpu.stream(side):
+            pass
+        assert is_watched()
+    finally:
+        watch.stop()
+
+
+def test_a_backward_pass_that_fails_leaves_no_watch() -> None:
+    def fail(leaf: torch.Tensor) -> None:
+        raise ValueError(leaf.shape)
+
+    watch = Watch([], streams="tracked")
+    watch.start()
+    try:
+        torch.cpu.Stream()
+        with pytest.raises(ValueError, match="4"):
+            _backward(fail)
+        assert not is_watched()
+    finally:
+        watch.stop()
+
+
+def test_a_backward_pass_of_an_engine_without_streams_begins_no_watch() -> None:
+    watch = Watch([], streams="tracked")
+    watch.start()
+    try:
+        seen: list[bool] = []
+        _backward(lambda leaf: seen.append(is_watched()))
+        assert seen == [False, False]
+    finally:
+        watch.stop()
+
+
 def raced(use: Callable[[], object]) -> list[str]:
     """What is said of a write on the default stream that a stream in a thread reads unordered."""
     watch = Watch([], streams="tracked")

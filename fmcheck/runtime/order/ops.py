@@ -4,7 +4,8 @@ One mode of torch's dispatcher sees the operators, a few wrapped methods of tens
 read values past it. Both only translate into a `OperatorCall`, for all who listen. On a CPU a
 thread is watched from its first use of streams in a test: it enters one, records or waits. On a
 device it is from the first stream that it enters, or a relay buffer that it made. Before, an engine
-pays nothing on a CPU, and what it sets up is not held against what streams do later.
+pays nothing on a CPU, and what it sets up is not held against what streams do later. Where hooks of
+a backward pass are the first to use them, it is watched in these passes alone.
 
 The mode is beneath all others of its thread, so that none of them is taken off in its stead. What
 has no memory of its own, as sparse, nested, fake and wrapped tensors, is passed on as it is.
@@ -199,7 +200,7 @@ class Ops:
     def follow(self) -> Iterator[Undo]:
         """Begins to watch, yielding how to let go of each part."""
         yield virtual.on_use(self._uses_streams)
-        yield hear_backward(self._after_backward)
+        yield hear_backward(self._before_backward, self._after_backward)
         for name in HOST_READS:
             method = getattr(torch.Tensor, name, None)
             if method is not None:
@@ -246,7 +247,10 @@ class Ops:
     def _uses_streams(self) -> None:
         """This thread uses virtual streams: what it does on the default one counts from now on."""
         here = self._here
+        here.only_passes |= here.in_pass
         if (here.mode is not None and not here.of_device) or not self.tally.active:
+            return
+        if here.only_passes:
             return
         with contained(self.tally, CHECK):
             if here.mode is None and not virtual.follows_other(self.tally):
@@ -268,10 +272,35 @@ class Ops:
     def begin_test(self) -> None:
         """Leaves this thread until it uses streams again, as it was before any test did so."""
         is_of_device = self.on_device is not None and self.on_device.devices
+        self._here.only_passes = False
         if not (is_of_device or virtual.is_in_stream()):
             self.stop()
 
-    def _after_backward(self) -> None:
+    def _before_backward(self) -> bool:
+        """Watches this thread for a backward pass, where there are streams: tells whether it does.
+
+        torch runs each hook with the modes that were on when the pass began, so that what the first
+        one began would end with it. What comes behind the pass is not followed: the engine's own
+        memory, which was made before, may be on either side.
+        """
+        here, on_device = self._here, self.on_device
+        if here.mode is not None or on_device is None or not self.tally.active:
+            return False
+        if on_device.devices or len(on_device.fences.lanes) < 2:  # the host's is one
+            return False
+        with contained(self.tally, CHECK):
+            if not virtual.follows_other(self.tally):
+                self._begin(virtual=True)
+        here.in_pass = here.mode is not None
+        return here.in_pass
+
+    def _after_backward(self, begun: bool) -> None:
+        if begun and self.on_device is not None:
+            self._here.in_pass = False
+            with contained(self.tally, CHECK):
+                self.on_device.fences.synchronize_all()  # for all that anybody knows
+                self.stop()
+            return
         if self.on_device is not None and self.tally.active:
             with contained(self.tally, CHECK):
                 self.on_device.after_backward()
@@ -525,6 +554,9 @@ class _Here(threading.local):
         self.mode: Mode | None = None
         self.factories: FactoryMode | None = None
         self.of_device = False
+        #: Whether it is in a backward pass that is watched by itself, and whether such a one was
+        #: the first to use streams: then these alone are watched.
+        self.in_pass = self.only_passes = False
         self.quiet = False
         self.reading = False
 

@@ -196,23 +196,24 @@ def apart() -> Iterator[None]:
         _here.factories = outer
 
 
-def hear_backward(after: Callable[[], None]) -> Undo:
+def hear_backward(before: Callable[[], bool], after: Callable[[bool], None]) -> Undo:
     """Notes what hooks of a backward pass call: `backward` runs them below all function modes.
 
-    `after` is called when one is over.
+    `before` is called when one begins, and `after`, with what it returned, when it is over.
     """
     run = graph._engine_run_backward
 
     @functools.wraps(run)
     def running(*args: Any, **kwargs: Any) -> Any:
+        begun = before()
         mode = _here.factories
-        if mode is None or not mode.is_on or mode.is_next():
-            result = run(*args, **kwargs)
-        else:
+        try:
+            if mode is None or not mode.is_on or mode.is_next():
+                return run(*args, **kwargs)
             with mode:
-                result = run(*args, **kwargs)
-        after()
-        return result
+                return run(*args, **kwargs)
+        finally:
+            after(begun)
 
     rebind(run, running)
     return lambda: rebind(running, run)
