@@ -49,6 +49,7 @@ FILES = {
             "batches",
             "kept_views",
             "engine/tails",
+            "entries",
             "extents",
             "fill_writes",
             "headlines",

@@ -17,7 +17,7 @@ UNSEEN = [
     "atom_2248",  # an input that each step creates, between two graphs that nobody declares
     "atom_2267",  # the warmup of a capture, which runs no fill
     "earth2studio_101",
-    "fastdeploy_3197",  # rows in a dict of its class, which no contract can name
+    "fastdeploy_3197",  # a table that is read as a whole, in a dict, which can be named since
     "fastvideo_1650",
     "fbgemm_4367",  # memory that was created without a device, and is the device's
     "flashinfer_2690",  # a mask that an earlier plan left, which the contract cannot call rewritten

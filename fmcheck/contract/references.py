@@ -166,7 +166,7 @@ def words(contract: Contract, version: str | None) -> Iterator[Words]:
 def _of_relay(relay: Relay, version: str | None) -> Iterator[Words]:
     for buffer in relay.buffer:
         if applies(buffer.releases, version):
-            yield Words("relay.buffer.name", (buffer.name,))
+            yield Words("relay.buffer.name", (buffer.name.partition(".")[0],))
     for key in ("peeks", "consumes_at_return", "takes"):
         plain = [one for one in getattr(relay, key) if ":" not in one]
         yield Words(f"relay.{key}", plain, alternatives=True)

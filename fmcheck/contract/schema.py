@@ -62,10 +62,12 @@ class Engine(_Part, frozen=True, kw_only=True):
 class Buffer(_Part, frozen=True, kw_only=True):
     """A relay buffer: an attribute of the relay class that holds a tensor, one row per slot.
 
-    `name` may be a glob. `valid` is what a written value satisfies (`>= 0`, `> 0`, or "" for
-    anything). A `lazy` buffer may be made after `__init__`, or never. `overwrite` says when a
-    value that nobody gathered may be written over: `never`, `always`, or `until gathered`, for a
-    buffer that some modes of the engine fill and nobody reads: from its first gather on, never.
+    `name` may be a glob; one with a dot is an entry of a dict or a list that the attribute holds
+    when `__init__` is done, as `inputs.lens` or `pools.0`. `valid` is what a written value
+    satisfies (`>= 0`, `> 0`, or "" for anything). A `lazy` buffer may be made after `__init__`, or
+    never. `overwrite` says when a value that nobody gathered may be written over: `never`,
+    `always`, or `until gathered`, for a buffer that some modes of the engine fill and nobody reads:
+    from its first gather on, never.
     `reads` is `once`, or `many` where a gather leaves the value there for the next one. `row_dim`
     is the dimension that counts the rows. `unit` is what is written and read by itself: a `row`, an
     `element` `[row, position]`, or a number of columns side by side. `sink_holds` is what the sink
@@ -96,8 +98,9 @@ class Buffer(_Part, frozen=True, kw_only=True):
         return any(mark in self.name for mark in "*?[")
 
     def matches(self, attribute: str) -> bool:
-        """Tells whether `attribute` is this buffer."""
-        return fnmatch.fnmatchcase(attribute, self.name)
+        """Tells whether `attribute`, or an entry of one, is this buffer."""
+        is_alike = attribute.count(".") == self.name.count(".")
+        return is_alike and fnmatch.fnmatchcase(attribute, self.name)
 
     @cached_property
     def bound(self) -> tuple[str, int] | None:

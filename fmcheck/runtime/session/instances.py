@@ -27,8 +27,20 @@ def instances_of(*classes: type) -> list[Any]:
     return list(found.values())
 
 
-def held_by(instance: Any) -> Iterator[Held]:
-    """Yields what an object's attributes hold: its own, those in slots, a module's buffers."""
+def held_by(instance: Any, with_entries: bool = False) -> Iterator[Held]:
+    """Yields what an object's attributes hold: its own, those in slots, a module's buffers.
+
+    `with_entries`, what dicts and lists in them hold as well, as `inputs.lens` or `pools.0`.
+    """
+    for name, value, put in _attributes(instance):
+        yield name, value, put
+        if with_entries and isinstance(value, (dict, list)):
+            items = value.items() if isinstance(value, dict) else enumerate(value)
+            for key, item in list(items):
+                yield f"{name}.{key}", item, functools.partial(value.__setitem__, key)
+
+
+def _attributes(instance: Any) -> Iterator[Held]:
     for kept in names_of(instance):
         for name, value in list(kept.items()):
             yield name, value, functools.partial(kept.__setitem__, name)

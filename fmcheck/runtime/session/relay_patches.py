@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from fmcheck.runtime.relay.adoption import Bind, BufferServices
     from fmcheck.runtime.relay.owners import Owners
     from fmcheck.runtime.relay.pools import Pools
+    from fmcheck.runtime.session.instances import Held
 
 
 #: What is patched in a declared class, its own or not.
@@ -152,7 +153,7 @@ class RelayPatch:
         """Instruments an instance that was created before the watch: its rows keep their values."""
         self.instances += 1
         own = instance, *instances.names_of(instance)
-        for name, value, put in list(instances.held_by(instance)):
+        for name, value, put in list(self._held_by(instance)):
             buffer = self.relay.buffer_for(name, self.version)
             if buffer is None or not _has_rows(value):
                 continue
@@ -247,7 +248,7 @@ class RelayPatch:
                 self._report_strays(instance)
 
     def _report_strays(self, instance: Any) -> None:
-        for name, value, put in instances.held_by(instance):
+        for name, value, put in self._held_by(instance):
             buffer = self.relay.buffer_for(name, self.version)
             if buffer is None or type(value).__name__ not in ("Tensor", "ndarray"):
                 continue
@@ -378,10 +379,16 @@ class RelayPatch:
 
         return __setstate__
 
+    def _held_by(self, instance: Any) -> Iterator[Held]:
+        """Yields what an instance holds, entries of dicts and lists too where any is declared."""
+        return instances.held_by(instance, any("." in one.name for one in self.relay.buffer))
+
     def _adopt_the_rest(self, instance: Any, has_values: bool = False) -> None:
         """Instruments buffers that were set past `__setattr__`, as frozen data classes do."""
-        for name, value, put in instances.held_by(instance):
+        for name, value, put in self._held_by(instance):
             buffer = self.relay.buffer_for(name, self.version)
+            if "." in name:
+                self._known.setdefault(name, buffer)
             if buffer is None or not _has_rows(value):
                 continue
             adopted = self._adopt(instance, name, buffer, value, has_values)
@@ -456,7 +463,7 @@ class RelayPatch:
         if all(isinstance(row, int) for row in self.relay.sink_rows or ()):
             return
         sinks = self._sinks(instance)
-        for name, value, _ in instances.held_by(instance):
+        for name, value, _ in self._held_by(instance):
             if self.relay.buffer_for(name, self.version) is not None:
                 known = device_checks.buffer_of(value)
                 if known is not None and known.tally is self.tally:
@@ -534,7 +541,8 @@ def _has_rows(value: Any) -> bool:
 
 def _put_back(instance: Any, name: str, ours: Any, value: Any, put: Callable[[Any], None]) -> None:
     """Gives an instance its own tensor again, unless it has let go of ours."""
-    if any(one == name and held is ours for one, held, _ in instances.held_by(instance)):
+    held_by = instances.held_by(instance, with_entries="." in name)
+    if any(one == name and held is ours for one, held, _ in held_by):
         put(value)
 
 
