@@ -74,8 +74,6 @@ FILES = {
             "relay_patches",
         ),
         *(
-            "batches",
-            "kept_views",
             "relay_tensor",
             "relay_unchanged",
             "replays_runtime",

@@ -30,7 +30,6 @@ UNSEEN = [
     "megatron_4800",
     "megatron_4982",
     "megatron_6207",  # streams that are first used in a backward pass, and memory behind it
-    "megatron_6407",  # likewise
     "megatron_6565",
     "megatron_833",  # streams that hooks of a backward pass use, and a read behind it
     "mini_sglang_142",  # pages, which a request goes on reading that no longer has them
@@ -90,7 +89,6 @@ UNSEEN = [
     "vllm_omni_4525",  # an output that is cut to another length than the input was padded from
     "vllm_omni_6587",  # memory that a graph keeps by its address alone
     "vllm_omni_6654",  # a read for a request that is gone, of a buffer that is read many times
-    "vllm_omni_7877",  # reported in both forms: rows that are read too early, and dropped unused
 ]
 #: Reported where a thread of the host is slower than another one, which is as it comes.
 BY_CHANCE = ["ascend_13120", "torchtitan_1783"]

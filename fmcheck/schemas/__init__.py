@@ -60,5 +60,11 @@ def made(kind: str) -> str:
 def _narrow(tables: dict[str, Any]) -> None:
     for (table, key), more in _NARROWED.items():
         tables[table]["properties"][key] |= more
+    # Whose batch a function serves is no matter of rows.
+    tables["OwnerFunctions"] |= {
+        "if": {"properties": {"does": {"const": "serves"}}},
+        "then": {"properties": {"rows": False, "pool": False}},
+        "else": {"required": ["rows"]},
+    }
     for table in _LISTED:
         tables[table]["properties"]["functions"]["items"] |= {"pattern": _REFERENCE}

@@ -72,8 +72,10 @@ def _mended(draw: Draw, kind: str, table: dict[str, Any]) -> dict[str, Any]:
     """Makes a table obey what the types do not say."""
     if kind == "OwnerFunctions":
         table.pop("relays", None)
-        if table["does"] == "takes back":
-            table["rows"] = "req.row"
+        table["rows"] = "req.row"
+        if table["does"] == "serves":
+            for name in ("rows", "pool", "owner"):
+                table.pop(name, None)
     if kind == "Contract":
         table.pop("only_in", None)  # its names have to be the contract's own
     if "unit" in table:
@@ -93,7 +95,8 @@ def _mended(draw: Draw, kind: str, table: dict[str, Any]) -> dict[str, Any]:
     if kind == "Lend":
         table["functions"] = [draw.one_of(REFERENCES)]
     if kind == "OwnerFunctions":
-        for name in ("idempotent",) if table["does"] == "hands out" else ("drained", "renews"):
+        own = {"hands out": ("drained", "renews"), "takes back": ("idempotent",)}
+        for name in {"drained", "renews", "idempotent"}.difference(own.get(table["does"], ())):
             table.pop(name, None)
     if kind == "Fill":
         table["axis"] = {"rows": {"raw": "raw_bs", "padded": "bs", "capacity": "self.max_bs"}}
@@ -138,7 +141,7 @@ def _text(draw: Draw, name: str, key: str) -> str:
     if name == "overwrite":
         return draw.one_of(("never", "always", "until gathered"))
     if name == "does":
-        return draw.one_of(("hands out", "takes back"))
+        return draw.one_of(("hands out", "takes back", "uses", "serves"))
     if name in ("class", "functions", "function", "per_step", "fused") and not key.startswith(
         ".streams"
     ):

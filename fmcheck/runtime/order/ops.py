@@ -286,7 +286,7 @@ class Ops:
         here, on_device = self._here, self.on_device
         if here.mode is not None or on_device is None or not self.tally.active:
             return False
-        if on_device.devices or len(on_device.fences.lanes) < 2:  # the host's is one
+        if on_device.devices or not virtual.has_streams():
             return False
         with contained(self.tally, CHECK):
             if not virtual.follows_other(self.tally):
@@ -298,7 +298,7 @@ class Ops:
         if begun and self.on_device is not None:
             self._here.in_pass = False
             with contained(self.tally, CHECK):
-                self.on_device.fences.synchronize_all()  # for all that anybody knows
+                self.on_device.fences.settle()  # for all that anybody knows
                 self.stop()
             return
         if self.on_device is not None and self.tally.active:

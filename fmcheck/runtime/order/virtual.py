@@ -190,6 +190,12 @@ def current_lane() -> Lane:
     return lane_of(None)
 
 
+def has_streams() -> bool:
+    """Tells whether a stream of the CPU was created in this session, beside the default one."""
+    default = vars(torch.cpu._default_cpu_stream).get("_fmcheck_lane")
+    return _fences is not None and any(lane is not default for lane in _fences.lanes[1:])
+
+
 def is_in_stream() -> bool:
     """Tells whether this thread has entered a stream."""
     return bool(_current.entered)

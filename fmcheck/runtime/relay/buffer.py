@@ -625,32 +625,27 @@ class RelayBuffer:
         A step in flight may still write for an owner that is gone.
         """
         assert self.owners is not None
-        rows = self._judge_batch(rows, moment, "write")
-        if self.owners.holds_all(rows):
-            return
-        written = self._owned(np.unique(rows % len(self.ledger)))
-        nobodys = written[self.owners.unowned(written, self.tally.moments.step_of(moment))]
-        self._report_write(verdicts.UNOWNED, nobodys, moment)
+        if not self.owners.holds_all(rows):
+            rows = self._owned(np.unique(rows % len(self.ledger)))
+            is_nobodys = self.owners.unowned(rows, self.tally.moments.step_of(moment))
+            self._report_write(verdicts.UNOWNED, rows[is_nobodys], moment)
+            rows = rows[~is_nobodys]
+        self._judge_batch(rows, moment, "write")
 
-    def _judge_batch(
-        self, rows: npt.NDArray[np.int64], moment: int, verb: str
-    ) -> npt.NDArray[np.int64]:
-        """Reports rows of requests that are not in the batch that is served; returns the others."""
+    def _judge_batch(self, rows: npt.NDArray[np.int64], moment: int, verb: str) -> None:
+        """Reports rows of requests that are not in the batch that is served."""
         serving = scope.serving(self.relay)
         if serving is None or self.owners is None:
-            return rows
+            return
         numbers = (rows % len(self.ledger)).reshape(-1)
         everyone = set(self.owners.names(np.unique(numbers) if numbers.size > _FEW else numbers))
         if everyone <= serving.names:
-            return rows
+            return
         strangers = serving.strangers(everyone)
         rows = self._owned(np.unique(rows % len(self.ledger)))
         wrong = np.array([name in strangers for name in self.owners.names(rows)], bool)
-        found = rows[wrong]
-        if not found.size:
-            return rows
-        self._report_wrong_owner(found, moment, verb, serving.described)
-        return np.asarray(rows[~wrong])
+        if wrong.any():
+            self._report_wrong_owner(rows[wrong], moment, verb, serving.described)
 
     def _report_wrong_owner(
         self, rows: npt.NDArray[np.int64], moment: int, verb: str, note: str
