@@ -275,6 +275,22 @@ def test_a_file_whose_owner_cannot_be_kept_is_left(tmp_path, monkeypatch):
     assert [one.name for one in tmp_path.iterdir()] == ["a.py"]
 
 
+def test_an_interrupt_just_behind_the_rename_stays_one(tmp_path, monkeypatch):
+    path = tmp_path / "a.py"
+    path.write_text("old")
+
+    def interrupted(source, target, real=os.replace):
+        real(source, target)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("fmcheck.files.atomic.os.replace", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        replace_file(path, b"new")
+
+    assert path.read_text() == "new"
+    assert [one.name for one in tmp_path.iterdir()] == ["a.py"]
+
+
 def test_a_file_that_changes_while_it_is_fixed_is_left_as_it_became(lint, tmp_path, monkeypatch):
     path = tmp_path / "a.py"
     path.write_text(DEAD_ASSERT)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import stat
@@ -57,7 +58,8 @@ def replace_file(
             raise OSError(errno.EAGAIN, "it changed in the meantime", target)
         os.replace(temporary, target)
     except BaseException:
-        os.unlink(temporary)
+        with contextlib.suppress(FileNotFoundError):  # interrupted once it had the other name
+            os.unlink(temporary)
         raise
 
 
