@@ -17,6 +17,7 @@ from fmcheck.runtime.core import moment
 from fmcheck.runtime.order import virtual
 from fmcheck.runtime.order.virtual import current_lane, lane_of
 from fmcheck.runtime.session.watch import Watch
+from fmcheck.runtime.steps import factories
 from fmcheck.runtime.steps.torch_modes import is_ours
 
 if TYPE_CHECKING:
@@ -527,6 +528,23 @@ def test_a_backward_pass_that_fails_leaves_no_watch() -> None:
         assert not is_watched()
     finally:
         watch.stop()
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_backward_pass_that_fails_is_over_for_who_began_to_watch_it_alone(begun: bool) -> None:
+    def fail(leaf: torch.Tensor) -> None:
+        raise ValueError(leaf.shape)
+
+    seen: list[bool] = []
+    undo = factories.hear_backward(lambda: begun, seen.append)
+    try:
+        with pytest.raises(ValueError, match="4"):
+            _backward(fail)
+        assert seen == [True] * begun
+        _backward(lambda leaf: None)
+        assert seen == [*[True] * begun, begun]
+    finally:
+        undo()
 
 
 def test_a_backward_pass_of_an_engine_without_streams_begins_no_watch() -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     import numpy.typing as npt
 
@@ -172,19 +172,10 @@ def selects_rows(expression: Any, ndim: int, dims: frozenset[int]) -> bool:
     `buf[rows]` and `buf[rows, :2]` pick rows; `buf[2:5, columns]` reads a slice of them. A view of
     a single row has none to pick from.
     """
-    items = expression if isinstance(expression, tuple) else (expression,)
-    consumed = sum(_dims_of(item) for item in items)
-    dim = 0
-    for item in items:
-        if item is Ellipsis:
-            dim += ndim - consumed
-            continue
-        width = _dims_of(item)
-        advanced = not isinstance(item, (int, np.integer, slice, type(None)))
-        if advanced and not dims.isdisjoint(range(dim, dim + width)):
-            return True
-        dim += width
-    return False
+    return any(
+        not (isinstance(item, (int, np.integer, slice)) or dims.isdisjoint(about))
+        for item, about in _by_dimension(expression, ndim)
+    )
 
 
 def item_at(expression: Any, dim: int, ndim: int) -> Any:
@@ -192,16 +183,21 @@ def item_at(expression: Any, dim: int, ndim: int) -> Any:
 
     Its items may be tensors.
     """
+    about = _by_dimension(expression, ndim)
+    return next((item for item, dims in about if dim in dims), slice(None))
+
+
+def _by_dimension(expression: Any, ndim: int) -> Iterator[tuple[Any, range]]:
+    """Yields the items of an index, each with those of `ndim` dimensions that it is about."""
     items = expression if isinstance(expression, tuple) else (expression,)
     widths = [_dims_of(item) for item in items]
     at = 0
     for item, width in zip(items, widths, strict=True):
         if item is Ellipsis:
             at += ndim - sum(widths)
-        elif at <= dim < at + width:
-            return item
-        at += width
-    return slice(None)
+        else:
+            yield item, range(at, at + width)
+            at += width
 
 
 def _dims_of(item: Any) -> int:

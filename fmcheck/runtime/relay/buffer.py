@@ -611,7 +611,7 @@ class RelayBuffer:
         held = self.owners.held(written).astype(np.int8)
         loses = verdicts.losses()[self.ledger.state[written], held]
         lost = written[loses & self._is_covered(window, expression)[written]]
-        self._report_write(verdicts.LOST, lost, moment)
+        self._report_rows(verdicts.LOST, lost, moment)
 
     def judge_late(self, rows: npt.NDArray[Any], moment: int) -> None:
         """Judges the owners of rows that a hand-out wrote, now that it has ended."""
@@ -628,7 +628,7 @@ class RelayBuffer:
         if not self.owners.holds_all(rows):
             rows = self._owned(np.unique(rows % len(self.ledger)))
             is_nobodys = self.owners.unowned(rows, self.tally.moments.step_of(moment))
-            self._report_write(verdicts.UNOWNED, rows[is_nobodys], moment)
+            self._report_rows(verdicts.UNOWNED, rows[is_nobodys], moment)
             rows = rows[~is_nobodys]
         self._judge_batch(rows, moment, "write")
 
@@ -644,15 +644,7 @@ class RelayBuffer:
         strangers = serving.strangers(everyone)
         rows = self._owned(np.unique(rows % len(self.ledger)))
         wrong = np.array([name in strangers for name in self.owners.names(rows)], bool)
-        if wrong.any():
-            self._report_wrong_owner(rows[wrong], moment, verb, serving.described)
-
-    def _report_wrong_owner(
-        self, rows: npt.NDArray[np.int64], moment: int, verb: str, note: str
-    ) -> None:
-        bits = self.whole.memory.read(rows).reshape(len(rows), -1)[:, 0]
-        code = f"FR{verdicts.WRONG_OWNER}"
-        violations.report(self, code, rows, bits, moment, verb=verb, note=note)
+        self._report_rows(verdicts.WRONG_OWNER, rows[wrong], moment, verb, serving.described)
 
     def taken_for(self, unit: int, site: int) -> TakenFor | None:
         """Returns who holds the row of a unit that a view is taken of, None where nobody does."""
@@ -675,18 +667,26 @@ class RelayBuffer:
                 moment = self.tally.moments.now(site, self.device)
                 who, where = taken.owner or "its former owner", self.tally.sites[taken.site]
                 note = f"a view of the row was taken at {where}, when {who} had it"
-                self._report_wrong_owner(np.array([taken.unit]), moment, verb, note)
+                rows = np.array([taken.unit])
+                self._report_rows(verdicts.WRONG_OWNER, rows, moment, verb, note)
 
-    def _report_write(self, check: int, rows: npt.NDArray[Any], moment: int) -> None:
-        """Reports a write of rows, if there are any, by what stands first in each."""
+    def _report_rows(
+        self,
+        check: int,
+        rows: npt.NDArray[Any],
+        moment: int,
+        verb: str = "write",
+        note: str = "",
+    ) -> None:
+        """Reports an access of rows, if there are any, by what stands first in each."""
         if rows.size:
             bits = self.whole.memory.read(rows).reshape(len(rows), -1)[:, 0]
-            violations.report(self, f"FR{check}", rows, bits, moment, verb="write")
+            violations.report(self, f"FR{check}", rows, bits, moment, verb=verb, note=note)
 
     def _judge_repeats(self, rows: npt.NDArray[Any], values: torch.Tensor, moment: int) -> None:
         """Reports rows that a write by a list of row numbers gave two values."""
         twice = self._lists.given_two_values(rows, values) % len(self.ledger)
-        self._report_write(verdicts.REPEATED, self._owned(np.unique(twice)), moment)
+        self._report_rows(verdicts.REPEATED, self._owned(np.unique(twice)), moment)
 
     def _is_covered(self, window: Window, expression: Any) -> npt.NDArray[np.bool_]:
         """Tells of each row whether an index expression reaches all of its elements."""

@@ -199,7 +199,8 @@ def apart() -> Iterator[None]:
 def hear_backward(before: Callable[[], bool], after: Callable[[bool], None]) -> Undo:
     """Notes what hooks of a backward pass call: `backward` runs them below all function modes.
 
-    `before` is called when one begins, and `after`, with what it returned, when it is over.
+    `before` is called when one begins, and `after`, with what it returned, when it is over; if it
+    fails, only where that is true: torch has not made the streams wait for each other then.
     """
     run = graph._engine_run_backward
 
@@ -209,11 +210,16 @@ def hear_backward(before: Callable[[], bool], after: Callable[[bool], None]) -> 
         mode = _here.factories
         try:
             if mode is None or not mode.is_on or mode.is_next():
-                return run(*args, **kwargs)
-            with mode:
-                return run(*args, **kwargs)
-        finally:
-            after(begun)
+                result = run(*args, **kwargs)
+            else:
+                with mode:
+                    result = run(*args, **kwargs)
+        except BaseException:
+            if begun:
+                after(begun)
+            raise
+        after(begun)
+        return result
 
     rebind(run, running)
     return lambda: rebind(running, run)
