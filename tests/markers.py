@@ -46,6 +46,8 @@ FILES = {
         *("devices_runtime", "differential", "engine/device_graph", "engine/equality", "healthy"),
         *("engine/future_map", "engine/memory", "engine/parts", "engine/ranks", "engine/reach"),
         *(
+            "assigned_rows",
+            "host_buffers",
             "batches",
             "kept_views",
             "engine/tails",

@@ -214,9 +214,8 @@ BAD = {
     ),
     "what an owner function does": (
         OWNERS.replace("hands out", "hand out"),
-        "key `owners[0].does`: expected one of `hands out`, `takes back`, `uses`, `serves`, got "
-        "`hand out`; "
-        "did you mean `hands out`?",
+        "key `owners[0].does`: expected one of `hands out`, `takes back`, `assigns`, `uses`, "
+        "`serves`, got `hand out`; did you mean `hands out`?",
     ),
     "rows": (
         OWNERS.replace('"return"', '"reqs[:].row"'),
@@ -227,8 +226,8 @@ BAD = {
     "a key of who hands out": (
         OWNERS.replace("hands out", "takes back").replace('"return"', '"rows"')
         + "drained = false\n",
-        'key `owners[0].drained`: expected in the entry with `does = "hands out"`, got it in one '
-        'with `does = "takes back"`',
+        'key `owners[0].drained`: expected in the entry with `does = "hands out"` or `does = '
+        '"assigns"`, got it in one with `does = "takes back"`',
     ),
     "a ring that is taken back": (
         OWNERS.replace("hands out", "takes back").replace('"return"', '"rows"') + "renews = true\n",
@@ -252,6 +251,15 @@ BAD = {
         OWNERS.replace("hands out", "serves").replace("rows", "owner"),
         "key `owners[0].owner`: expected a parameter, got `return` "
         "(whom a function serves is looked up before the call)",
+    ),
+    "rows of a table": (
+        OWNERS.replace("hands out", "assigns"),
+        'key `owners[0].rows`: expected no such key beside `does = "assigns"`, whose `owner` '
+        "leads to a list by row, or to a mapping from names to rows",
+    ),
+    "no table": (
+        OWNERS.replace("hands out", "assigns").replace('rows = "return"\n', ""),
+        "key `owners[0]`: expected `owner`, a path to who has which row, got none",
     ),
     "no rows": (
         OWNERS.replace('rows = "return"\n', ""),

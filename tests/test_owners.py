@@ -268,6 +268,27 @@ def test_what_a_hand_out_writes_is_the_new_owners(
     assert codes(watch) == ["FR102"]
 
 
+@pytest.mark.parametrize("late", [False, True])
+def test_a_take_back_may_reset_its_rows_for_the_next_owner(
+    bench: Bench,  # noqa: F811
+    late: bool,
+) -> None:
+    said = "            self.free_rows.append(req.row)"
+    fill = "            self.fm.stash(torch.tensor([req.row]), torch.tensor([0]))\n"
+    engine, watch = bench.engine(OWNERS, POOL.replace(said, fill + said))
+    fm, pool, first = engine.FutureMap(), engine.Pool(), request("a")
+    pool.fm = fm
+    rows = torch.tensor(pool.alloc([first]))
+    fm.stash(rows, torch.tensor([7]))
+    fm.tokens_buf[rows]
+    pool.free(first)
+    if late:
+        fm.stash(rows, torch.tensor([8]))  # by a step in flight
+    assert pool.alloc([request("b")]) == rows.tolist()
+    assert fm.tokens_buf[rows].tolist() == [8 if late else 0]
+    assert codes(watch) == (["FR104"] if late else [])
+
+
 def test_a_hand_out_that_writes_to_a_row_of_nobodys_is_reported(
     bench: Bench,  # noqa: F811
 ) -> None:
@@ -753,6 +774,26 @@ def test_a_contract_that_does_not_say_drained_hears_whether_it_matters(
     notes = [one for one in watch.coverage().notes if "drained = true" in one]
     assert len(notes) == (IN_FLIGHT[said] and not waits)
     assert codes(watch) == []
+
+
+@pytest.mark.parametrize("begins", [True, False])
+def test_a_row_that_nobody_had_before_is_in_use_by_no_last_owner(
+    bench: Bench,  # noqa: F811
+    begins: bool,
+) -> None:
+    fill = "self.fm.stash(torch.tensor([reqs[0].row]), torch.tensor([7]))"
+    source = begun_with(fill)(POOL) if begins else POOL
+    engine, watch = bench.engine(OWNERS, source, "tracked")
+    pool, first = engine.Pool(), request("a")
+    pool.fm = engine.FutureMap()
+    if not begins:
+        pool.fm.stash(torch.tensor([1]), torch.tensor([5]))
+    pool.alloc([first])
+    if begins:
+        pool.free(first)
+        torch.cpu.synchronize()
+        pool.alloc([request("b")])
+    assert watch.coverage().notes == ()
 
 
 READS_IN_FLIGHT = {

@@ -105,15 +105,17 @@ class Bench:
         path.write_text(textwrap.dedent(text).replace("MODULE", self.name))
         return load_contract(path)
 
-    def watch(self, text: str = CONTRACT) -> Watch:
-        watch = Watch([self.contract(text)])
+    def watch(self, text: str = CONTRACT, streams: str = "off") -> Watch:
+        watch = Watch([self.contract(text)], streams=streams)
         self.watches.append(watch)
         watch.start()
         return watch
 
-    def engine(self, text: str = CONTRACT, source: str = ENGINE) -> tuple[Any, Watch]:
+    def engine(
+        self, text: str = CONTRACT, source: str = ENGINE, streams: str = "off"
+    ) -> tuple[Any, Watch]:
         self.write(source)
-        watch = self.watch(text)
+        watch = self.watch(text, streams)
         return importlib.import_module(self.name), watch
 
 

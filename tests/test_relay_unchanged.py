@@ -9,7 +9,7 @@ import subprocess
 import sys
 import textwrap
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import pytest
@@ -439,6 +439,70 @@ def test_an_index_may_be_resized_after_it_was_used(kind: str) -> None:
     watched[index].sum()
     assert index.untyped_storage().resizable()
     assert index.resize_(64).numel() == 64
+    assert tally.broken == {}
+
+
+class Logged(torch.Tensor):
+    """A class of tensors with its own idea of each call."""
+
+    seen: ClassVar[list[str]] = []
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        cls.seen.append(getattr(func, "__name__", str(func)))
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+
+TOGETHER: dict[str, Any] = {
+    "+": lambda b: b + torch.ones(8, dtype=torch.int64).as_subclass(Logged),
+    "cat": lambda b: torch.cat([b, torch.ones(2, dtype=torch.int64).as_subclass(Logged)]),
+    "gather": lambda b: b[torch.tensor([1, 2]).as_subclass(Logged)],
+    "out": lambda b: torch.add(b, 1, out=torch.zeros(8, dtype=torch.int64).as_subclass(Logged)),
+}
+
+
+@pytest.mark.parametrize("how", TOGETHER)
+def test_a_class_of_tensors_beside_a_relay_s_hears_its_calls(how: str) -> None:
+    plain, watched, tally = twins(INTS)
+    heard = []
+    for buf in (plain, watched):
+        Logged.seen.clear()
+        result = TOGETHER[how](buf)
+        heard.append((type(result), result.as_subclass(torch.Tensor).tolist(), [*Logged.seen]))
+    assert heard[0] == heard[1]
+    assert heard[0][0] is Logged
+    assert tally.broken == {}
+
+
+def test_a_write_by_a_traced_index_is_in_the_graph() -> None:
+    _, watched, tally = twins(INTS)
+
+    def stash(rows: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+        watched[rows] = values
+        return values + 1
+
+    traced = torch.fx.symbolic_trace(stash)
+    assert traced(torch.tensor([2]), torch.tensor([5])).tolist() == [6]
+    assert tally.broken == {}
+
+
+@pytest.mark.parametrize("name", ["__getitem__", "__setitem__"])
+def test_an_engine_that_replaces_a_subscript_is_called_once(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    _, watched, tally = twins(INTS)
+    original, calls = getattr(torch.Tensor, name), []
+
+    def counted(*args: Any) -> Any:
+        calls.append(args)
+        return original(*args)
+
+    monkeypatch.setattr(torch.Tensor, name, counted)
+    if name == "__getitem__":
+        _ = watched[torch.tensor([1])]
+    else:
+        watched[torch.tensor([1])] = torch.tensor([5])
+    assert len(calls) == 1
     assert tally.broken == {}
 
 

@@ -504,6 +504,7 @@ def test_what_numpy_makes_of_an_array_is_plain(bench: Bench) -> None:  # noqa: F
     for one in (made.table + 1, made.table.copy(), made.table.astype(np.int32), made.table.sum(0)):
         assert type(one) is np.ndarray
     assert type(made.table.reshape(-1)) is not np.ndarray
+    assert (repr(made.known[:2]), str(made.table[1])) == ("array([0, 1])", "[5 5 5 5]")
     import copy
     import pickle
 

@@ -29,8 +29,11 @@ if TYPE_CHECKING:
 WHOLE = HERE / "data" / "whole_vllm"
 #: The release that has a build for CPU and is the newest.
 RELEASE = "0.32.0"
-#: How the relay is spoilt; in the engine's process, and the first in a child of a child as well.
-SPOILT = ("dropped_update", "dropped_row", "wrong_row", "second_prepare")
+#: How the relay is spoilt, and in which kind of engine.
+SPOILT = {
+    **dict.fromkeys(("dropped_update", "dropped_row", "wrong_row", "second_prepare"), "v2-async"),
+    **dict.fromkeys(("count_left", "length_left"), "v1-plain"),
+}
 _FMCHECK = ("-p", "fmcheck")
 
 
@@ -45,18 +48,21 @@ def healthy(kind: str = "", watched: bool = True, tests: str = "") -> Drive:
     return _run([*arguments, "-k", chosen] if chosen else arguments)
 
 
-def spoilt(fault: str, kind: str = "v2-async", watched: bool = True) -> Drive:
+def spoilt(fault: str, kind: str = "", watched: bool = True) -> Drive:
     """Runs three tests of one engine, whose relay is spoilt in the second of them.
+
+    The engine is of the fault's own kind, if no other is named.
 
     Raises:
         NoEnvironment: if the release or its environment cannot be had.
     """
+    kind = kind or SPOILT[fault]
     with tempfile.TemporaryDirectory() as scratch:
         reported = {
             "SPOIL": fault,
             "SPOIL_KIND": kind,
             "SPOIL_WHEN": str(Path(scratch) / "now"),
-            "VLLM_USE_V2_MODEL_RUNNER": "1",
+            "VLLM_USE_V2_MODEL_RUNNER": str(int(kind.startswith("v2"))),
         }
         arguments = [*(_FMCHECK if watched else ()), str(WHOLE / "test_spoilt.py")]
         return _run(arguments, **reported)

@@ -73,7 +73,8 @@ class Buffer(_Part, frozen=True, kw_only=True):
     `element` `[row, position]`, or a number of columns side by side. `sink_holds` is what the sink
     rows hold whenever a padded entry reads them. A buffer is `kept` where others than the relay
     read its memory after the gather, as a copy that is under way does: no poison is written over
-    what was gathered.
+    what was gathered. One that is not `owned` has other rows than those that `[[owners]]` speaks
+    of, as the places of the batch before.
     """
 
     name: str
@@ -86,6 +87,7 @@ class Buffer(_Part, frozen=True, kw_only=True):
     row_dim: int = 0
     unit: str | int = "row"
     sink_holds: int | None = None
+    owned: bool = True
 
     @property
     def columns(self) -> int:
@@ -189,9 +191,11 @@ class Opaque(_Part, frozen=True, kw_only=True):
 class OwnerFunctions(_Part, frozen=True, kw_only=True):
     """Functions, `module:Class.method` or `module:function`, that give rows to owners or end that.
 
-    `does` is `hands out` or `takes back`; or `uses`, of functions that take rows to be `owner`'s,
-    before the call, or after it where a path starts at `return`; or `serves`, of functions that
-    run a batch: they access no row that belongs to another than `owner`, and have no `rows`.
+    `does` is `hands out` or `takes back`; or `assigns`, of functions after which `owner` leads to
+    who has each row: a list by row, where None stands for nobody, or a mapping from names to rows;
+    or `uses`, of functions that take rows to be `owner`'s, before the call, or after it where a
+    path starts at `return`; or `serves`, of functions that run a batch: they access no row that
+    belongs to another than `owner`. What assigns or serves has no `rows`.
     `rows` and `owner` are paths: `return`, a parameter
     (`self` is one), attributes of it, `[]` for each item of a sequence, as in `reqs[].rid`, and
     `[key]` for what a mapping has under a parameter, as in `self.row_of[rid]`: nothing, if it lacks

@@ -34,7 +34,8 @@ _KEYS = r"(\[(-?\d+|[A-Za-z_][\w.]*)?\])*"
 _PATHS = regex(rf"[A-Za-z_]\w*{_KEYS}(\.[A-Za-z_]\w*{_KEYS})*")
 #: The rows of a function that takes back all that are out.
 EVERY_ROW = "*"
-HANDS_OUT, TAKES_BACK, USES, SERVES = "hands out", "takes back", "uses", "serves"
+HANDS_OUT, TAKES_BACK, ASSIGNS = "hands out", "takes back", "assigns"
+USES, SERVES = "uses", "serves"
 ONCE, MANY = "once", "many"
 UNITS = ("row", "element")
 OVERWRITES = ("never", "until gathered", "always")
@@ -166,9 +167,11 @@ def _check_opaque(opaque: Opaque, where: str, key: str) -> None:
 
 def _check_owners(owners: OwnerFunctions, contract: Contract, where: str, key: str) -> None:
     _check_functions(owners, where, key)
-    _check_one_of(owners.does, (HANDS_OUT, TAKES_BACK, USES, SERVES), where, f"{key}.does")
+    _check_one_of(owners.does, (HANDS_OUT, TAKES_BACK, ASSIGNS, USES, SERVES), where, f"{key}.does")
     if owners.does == SERVES:
         _check_serves(owners, where, key)
+    elif owners.does == ASSIGNS:
+        _check_assigns(owners, where, key)
     elif not owners.rows:
         raise UsageError(where, f"key `{key}`: expected `rows`, a path to the rows, got none")
     elif owners.rows != EVERY_ROW or owners.does != TAKES_BACK:
@@ -184,18 +187,33 @@ def _check_owners(owners: OwnerFunctions, contract: Contract, where: str, key: s
             "(what is taken back is looked up before the call)",
         )
     for name, is_set, does in (
-        ("drained", owners.drained is not None, HANDS_OUT),
-        ("renews", owners.renews, HANDS_OUT),
-        ("idempotent", owners.idempotent, TAKES_BACK),
+        ("drained", owners.drained is not None, (HANDS_OUT, ASSIGNS)),
+        ("renews", owners.renews, (HANDS_OUT,)),
+        ("idempotent", owners.idempotent, (TAKES_BACK,)),
     ):
-        if is_set and owners.does != does:
+        if is_set and owners.does not in does:
+            expected = " or ".join(f'`does = "{one}"`' for one in does)
             raise UsageError(
                 where,
-                f'key `{key}.{name}`: expected in the entry with `does = "{does}"`, got it in '
-                f'one with `does = "{owners.does}"`',
+                f"key `{key}.{name}`: expected in the entry with {expected}, got it in one with "
+                f'`does = "{owners.does}"`',
             )
     for relay in owners.relays:
         _check_one_of(relay, [one.class_ for one in contract.relay], where, f"{key}.relays")
+
+
+def _check_assigns(owners: OwnerFunctions, where: str, key: str) -> None:
+    """Checks an entry whose `owner` leads to who has which row."""
+    if owners.rows:
+        raise UsageError(
+            where,
+            f'key `{key}.rows`: expected no such key beside `does = "{ASSIGNS}"`, whose `owner` '
+            "leads to a list by row, or to a mapping from names to rows",
+        )
+    if not owners.owner:
+        raise UsageError(
+            where, f"key `{key}`: expected `owner`, a path to who has which row, got none"
+        )
 
 
 def _check_serves(owners: OwnerFunctions, where: str, key: str) -> None:

@@ -22,7 +22,7 @@ _REFERENCE = r"^[\w.]+:[\w.]+$"
 _NARROWED: dict[tuple[str, str], dict[str, Any]] = {
     ("Buffer", "overwrite"): {"enum": ["never", "until gathered", "always"]},
     ("Buffer", "valid"): {"pattern": r"^(>=? -?\d+)?$"},
-    ("OwnerFunctions", "does"): {"enum": ["hands out", "takes back", "uses", "serves"]},
+    ("OwnerFunctions", "does"): {"enum": ["hands out", "takes back", "assigns", "uses", "serves"]},
     ("Relay", "class"): {"pattern": _REFERENCE},
     ("Fill", "class"): {"pattern": _REFERENCE},
     ("Replay", "function"): {"pattern": _REFERENCE},
@@ -60,10 +60,15 @@ def made(kind: str) -> str:
 def _narrow(tables: dict[str, Any]) -> None:
     for (table, key), more in _NARROWED.items():
         tables[table]["properties"][key] |= more
-    # Whose batch a function serves is no matter of rows.
+    # Whose batch a function serves is no matter of rows, and what assigns has them in `owner`.
     tables["OwnerFunctions"] |= {
-        "if": {"properties": {"does": {"const": "serves"}}},
-        "then": {"properties": {"rows": False, "pool": False}},
+        "if": {"properties": {"does": {"enum": ["assigns", "serves"]}}},
+        "then": {
+            "properties": {"rows": False},
+            "if": {"properties": {"does": {"const": "serves"}}},
+            "then": {"properties": {"pool": False}},
+            "else": {"required": ["owner"]},
+        },
         "else": {"required": ["rows"]},
     }
     for table in _LISTED:

@@ -76,6 +76,9 @@ def _mended(draw: Draw, kind: str, table: dict[str, Any]) -> dict[str, Any]:
         if table["does"] == "serves":
             for name in ("rows", "pool", "owner"):
                 table.pop(name, None)
+        if table["does"] == "assigns":
+            del table["rows"]
+            table["owner"] = "self.req_ids[]"
     if kind == "Contract":
         table.pop("only_in", None)  # its names have to be the contract's own
     if "unit" in table:
@@ -95,7 +98,11 @@ def _mended(draw: Draw, kind: str, table: dict[str, Any]) -> dict[str, Any]:
     if kind == "Lend":
         table["functions"] = [draw.one_of(REFERENCES)]
     if kind == "OwnerFunctions":
-        own = {"hands out": ("drained", "renews"), "takes back": ("idempotent",)}
+        own = {
+            "hands out": ("drained", "renews"),
+            "assigns": ("drained",),
+            "takes back": ("idempotent",),
+        }
         for name in {"drained", "renews", "idempotent"}.difference(own.get(table["does"], ())):
             table.pop(name, None)
     if kind == "Fill":
@@ -141,7 +148,7 @@ def _text(draw: Draw, name: str, key: str) -> str:
     if name == "overwrite":
         return draw.one_of(("never", "always", "until gathered"))
     if name == "does":
-        return draw.one_of(("hands out", "takes back", "uses", "serves"))
+        return draw.one_of(("hands out", "takes back", "assigns", "uses", "serves"))
     if name in ("class", "functions", "function", "per_step", "fused") and not key.startswith(
         ".streams"
     ):

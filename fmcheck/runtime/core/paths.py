@@ -15,7 +15,7 @@ import dis
 import inspect
 import re
 import sys
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from functools import cache
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -51,7 +51,7 @@ class NotThereError(LookupError):
 
     def __init__(self, path: str, name: str, found: object) -> None:
         super().__init__(path, name)
-        self.path, self.name, self._found = path, name, found
+        self.path, self.name, self.found = path, name, found
 
     @property
     def is_set_elsewhere(self) -> bool:
@@ -59,7 +59,7 @@ class NotThereError(LookupError):
 
         So is a class whose class methods set it, or a module of which a function does.
         """
-        found = self._found
+        found = self.found
         if isinstance(found, ModuleType):
             functions = [one for one in vars(found).values() if isinstance(one, FunctionType)]
             return any(_sets(self.name, function) for function in functions)
@@ -70,7 +70,7 @@ class NotThereError(LookupError):
         )
 
     def __str__(self) -> str:
-        found = self._found
+        found = self.found
         names = found if isinstance(found, Mapping) else dir(found)
         public = [str(one) for one in names if not str(one).startswith("__")]
         known = nearest(self.name, public) if self.name.isidentifier() else ""
@@ -153,6 +153,38 @@ def follow(path: str, names: Bindings) -> list[Any]:
         else:
             found = [item for value in found for item in _items(value, path)]
     return [value for value in found if value is not None]
+
+
+def by_row(path: str, names: Bindings) -> dict[int, str]:
+    """Returns who has each row by what a path leads to, rows that nobody has left out.
+
+    That is a sequence by row, where None, "" and negative numbers stand for nobody, or a mapping
+    from names to rows.
+
+    Raises:
+        LookupError: if it leads to anything else, or something on the way lacks the attribute.
+    """
+    start, _, rest = path.partition("[]")
+    found = follow(start, names)
+    table = found[0] if found else ()
+    if isinstance(table, Mapping):
+        rows = {name: as_rows([row]).tolist() for name, row in table.items()}
+        return {row: str(name) for name, its in rows.items() for row in its if row >= 0}
+    table = table.tolist() if hasattr(table, "tolist") else table
+    if not isinstance(table, Sequence):
+        kind = type(table).__name__
+        raise LookupError(
+            f"path `{path}`: expected a list by row, or a mapping from names to rows, got `{kind}`"
+        )
+    try:
+        named = [follow(f"item{rest}", {"item": item}) for item in table]
+    except NotThereError as err:
+        raise NotThereError(path, err.name, err.found) from None
+    return {row: str(name) for row, its in enumerate(named) for name in its if not _is_nobody(name)}
+
+
+def _is_nobody(name: Any) -> bool:
+    return name == "" or (isinstance(name, int) and name < 0)
 
 
 def _items(value: Any, path: str) -> Any:

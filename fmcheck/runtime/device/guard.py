@@ -203,7 +203,7 @@ class GuardedBuffer(RelayBuffer):
     ) -> None:
         """A write into the whole buffer, after it was made."""
         index = self._rows_written(expression)
-        if index is None or scope.is_handing_out():  # the host has to know which rows these are
+        if index is None or scope.is_changing_owners():  # the host has to know which rows these are
             super().stash_rows(expression, site, how, values)
             return
         if not self.tally.active:

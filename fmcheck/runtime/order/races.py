@@ -13,6 +13,7 @@ from fmcheck.finding import CHECKS, Access, Violation
 from fmcheck.runtime.core import violations
 from fmcheck.runtime.core.clocks import Shadow
 from fmcheck.runtime.core.rows import EVERYTHING
+from fmcheck.runtime.order.virtual import has_streams
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -80,7 +81,13 @@ class RelayLanes:
         self._enter("gather", rows, moment, self._lane())
 
     def _lane(self) -> Lane:
-        return self.fences.host if self.buffer.is_by_host else self.current()
+        """Returns who touches the buffer now.
+
+        An engine that makes no stream has no fences for its asynchronous copies either.
+        """
+        buffer = self.buffer
+        by_host = buffer.is_by_host or (buffer.is_hosts and not has_streams())
+        return self.fences.host if by_host else self.current()
 
     def peeked(self, rows: Any, site: int, by_host: bool) -> None:
         """The current stream read rows, or the host did, which has waited for that stream."""

@@ -26,6 +26,7 @@ import torch
 from fmcheck.contract.validation import MANY
 from fmcheck.runtime.relay import device_checks, relay_array, relay_tensor
 from fmcheck.runtime.relay.row_layout import Layout
+from fmcheck.runtime.steps import placements
 from fmcheck.runtime.steps.torch_modes import unheard
 
 if TYPE_CHECKING:
@@ -115,6 +116,8 @@ def adopt(
             Layout(buffer.row_dim, buffer.columns, buffer.reads == MANY, buffer.sink_holds),
             buffer.kept,
         )
+        if kind == "cpu" and placements.surely_host_s(tensor):
+            made._relay.declare_host()
         _begin(made._relay, tensor, name, bind, is_array)
         tally.buffers += 1
         if tensor.numel():
@@ -133,7 +136,15 @@ def _adopt_array(array: Any, *arguments: Any) -> Any:
     if not array.flags.writeable:
         raise ValueError("an array that may not be written relays nothing")
     made: Any = adopt(torch.from_numpy(array), *arguments, is_array=True)  # type: ignore[misc]
+    made._relay.declare_host()
     return relay_array.over(array, made._relay)
+
+
+def declare_host(adopted: Any) -> None:
+    """Says that a buffer is the host's, whose name the contract has among the host's."""
+    relay = device_checks.buffer_of(adopted)
+    if relay is not None and relay.device == "cpu":
+        relay.declare_host()
 
 
 def _begin(relay: RelayBuffer, tensor: torch.Tensor, name: str, bind: Bind, is_array: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -132,7 +133,10 @@ class RelayBuffer:
     #: Whether its ledger lies beside it on its device.
     is_on_device = False
     streams: StreamFollower | None = None
-    #: Whether it is the host that touches it now, in no stream's order.
+    #: Whether its memory is known to be the host's.
+    is_hosts = False
+    #: Whether it is the host that touches it now, in no stream's order. Its own memory it does, but
+    #: for copies that it does not wait for.
     is_by_host = False
 
     def __init__(
@@ -171,6 +175,8 @@ class RelayBuffer:
         self.has_owners = False
         self.set_sinks(sink_rows)
         self._put_off: list[PutOff] = []
+        # When each row was reset by what took it back, NEVER if not or if it was written since.
+        self._reset_at: npt.NDArray[np.int64] | None = None
         self.lanes: Lanes | None = None
         if owners is not None:
             self.ledger.generation[:] = owners.generations(np.arange(len(self.ledger)))
@@ -390,7 +396,7 @@ class RelayBuffer:
             if retired is not None:
                 self.ledger.invalidate(retired, moment)
                 rows = np.setdiff1d(rows % len(self.ledger), retired)
-            if scope.is_handing_out():  # whose rows these are is known at its end
+            if scope.is_changing_owners():  # whose rows these are is known at its end
                 whole = rows % len(self.ledger)
                 scope.note_write(scope.Written(self, whole, moment, how.picks))
             elif self.has_owners and how.picks:
@@ -398,6 +404,8 @@ class RelayBuffer:
             if self._guards_writes and not how.updates:
                 self._judge_write(window, expression, rows, moment)
             self.ledger.stash(rows, moment)
+            if self._reset_at is not None:
+                self._reset_at[rows % len(self.ledger)] = NEVER
             if invalid is not None:
                 self.ledger.report(invalid)
             if named is not None and values is not None:
@@ -446,11 +454,14 @@ class RelayBuffer:
                 return
             generations = self.owners.generations(rows)
             self.has_owners = True
-            if self.lanes is not None and self.owners.drained is not False:
-                self.lanes.reused(rows, self.owners.drained)
             begun = [
                 (mine, moment, self.whole.memory.keep(mine)) for mine, moment in self._begun(rows)
             ]
+            if self.lanes is not None and self.owners.drained is not False:
+                again = rows[generations > 1]  # what had nobody before has no last owner
+                if self.owners.drained is None:  # what the hand-out did itself is no last owner's
+                    again = functools.reduce(np.setdiff1d, (mine for mine, *_ in begun), again)
+                self.lanes.reused(again, self.owners.drained)
             self._poison_over(self.whole, rows)
             self.ledger.hand_out(rows, generations)
             for mine, moment, kept in begun:
@@ -461,7 +472,15 @@ class RelayBuffer:
                 waiting.leave_out(rows)
 
     def _begun(self, rows: npt.NDArray[np.int64]) -> Iterator[tuple[npt.NDArray[np.int64], int]]:
-        """Yields which of some rows the hand-out that is under way has written, and when."""
+        """Yields which of some rows begin with what stands there, and when that was written.
+
+        Whoever hands them out has done so just now, or whoever took them back has reset them.
+        """
+        if self._reset_at is not None:
+            moments = self._reset_at[rows]
+            for moment in np.unique(moments[moments != NEVER]).tolist():
+                yield rows[moments == moment], moment
+            self._reset_at[rows] = NEVER
         for one in scope.written_to(self):
             mine = np.intersect1d(one.rows, rows)
             if mine.size:
@@ -472,6 +491,10 @@ class RelayBuffer:
         if self.tally.active:
             with self.tally.lock:
                 self.ledger.spare(self._owned(rows))
+
+    def declare_host(self) -> None:
+        """The memory is the host's: no stream touches it but by copies."""
+        self.is_hosts = self.is_by_host = True
 
     def escape(self, how: str, site: int) -> None:
         """The buffer's memory was handed to code that goes by no function of torch."""
@@ -512,9 +535,9 @@ class RelayBuffer:
         self.ledger.consume(rows, moment, seen.all_live)
 
     @contextmanager
-    def by_the_host(self) -> Iterator[None]:
-        """What is told in a block the host does itself, at once."""
-        outer, self.is_by_host = self.is_by_host, True
+    def by_the_host(self, is_so: bool = True) -> Iterator[None]:
+        """What is told in a block the host does itself, at once; or, if not, a stream does it."""
+        outer, self.is_by_host = self.is_by_host, is_so
         try:
             yield
         finally:
@@ -618,6 +641,18 @@ class RelayBuffer:
         if self.has_owners and self.tally.active:
             with contained(self.tally, scope.CHECK), self.tally.lock:
                 self._judge_owners(rows, moment)
+
+    def keep_resets(self, rows: npt.NDArray[Any], moment: int) -> None:
+        """Keeps what a take-back wrote to rows that nobody has now, for their next owners."""
+        if self.owners is None or not self.tally.active:
+            return
+        with self.tally.lock:
+            rows = self._owned(np.unique(rows))
+            rows = rows[~self.owners.held(rows) & self.ledger.is_live(rows)]
+            if rows.size and self._reset_at is None:
+                self._reset_at = np.full(len(self.ledger), NEVER)
+            if self._reset_at is not None:
+                self._reset_at[rows] = moment
 
     def _judge_owners(self, rows: npt.NDArray[Any], moment: int) -> None:
         """Reports rows that values were written to while nobody held them.

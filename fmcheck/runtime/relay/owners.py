@@ -102,6 +102,16 @@ class Owners:
         self._notify("spare", [row for row in again if row not in fresh])
         return faults
 
+    def assign(self, table: Mapping[int, str], moment: int, step: int) -> list[Misgiven]:
+        """Gives each row to whoever a table says has it, and takes back all others.
+
+        A row that another has now has left its owner, which is no fault.
+        """
+        leaving = [row for row in self.out() if table.get(row) != self.owner(row)]
+        self.take_back(leaving, None, moment, step)
+        joining = {row: name for row, name in table.items() if self.owner(row) != name}
+        return self.hand_out([*joining], [*joining.values()], moment=moment)
+
     def allocations(self, rows: Iterable[int]) -> dict[int, tuple[Allocation, int]]:
         """Returns who has each of some rows, and in which generation."""
         rows = list(rows)

@@ -6,6 +6,7 @@ gather, a write or a peek of the host, which no stream is waited for.
 
 from __future__ import annotations
 
+import operator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -50,7 +51,10 @@ class RelayArray(np.ndarray):
             return found
         if not _is_advanced(index) and isinstance(found, np.ndarray):
             return note_view(over(found, self._relay), self, self._relay.tally, _gather_slice)
-        _read(self, index if _is_advanced(index) else None)
+        if _is_advanced(index):
+            _read(self, index)
+        else:
+            _read_one(self, index)
         return found
 
     def __setitem__(self, index: Any, value: Any) -> None:
@@ -119,6 +123,11 @@ class RelayArray(np.ndarray):
         _read(self, np.asarray(plain(indices)) if axis == 0 else None)
         return found
 
+    def __repr__(self) -> str:
+        """Is shown as a plain array."""
+        _read(self, None)
+        return repr(plain(self))
+
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Is kept as a plain array."""
         _read(self, None)
@@ -150,6 +159,25 @@ def over(array: npt.NDArray[Any], buffer: RelayBuffer) -> RelayArray:
     made = array.view(RelayArray)
     made._relay = buffer
     return made
+
+
+def _array_of(func: Any, args: Any, kwargs: Any) -> Any:
+    """Returns what `numpy()` of a relay tensor does, a relay array over the same memory.
+
+    Where that leads, as to a compiled extension or by `np.asarray`, may be out of our hands.
+    """
+    result = relay_tensor.read(func, args, kwargs)
+    buffer: RelayBuffer = args[0]._relay
+    sites = buffer.tally.sites
+    if not buffer.tally.active or sites.is_torch_calling("numpy"):
+        return result
+    with buffer.tally.lock:
+        buffer.others.escape("numpy", sites.here())
+        buffer.declare_host()
+    return over(result, buffer)
+
+
+relay_tensor.translate("numpy", _array_of)
 
 
 def plain(value: Any) -> Any:
@@ -205,6 +233,26 @@ def _read(array: RelayArray, expression: Any) -> None:
         _enter(array, relay_tensor.enter_peek)
     else:
         _enter(array, relay_tensor.enter_read, expression)
+
+
+def _read_one(array: RelayArray, index: Any) -> None:
+    """The host read one value: a gather where that leaves the value, or in a scope that takes."""
+    buffer = array._relay
+    assert buffer is not None
+    items = index if isinstance(index, tuple) else (index,)
+    part = over(plain(array)[tuple(_kept(item) for item in items)], buffer)
+    if buffer.layout.reads_many:
+        _gather_slice(part, buffer.tally.sites.here())
+    else:
+        _enter(part, relay_tensor.enter_peek)
+
+
+def _kept(item: Any) -> Any:
+    """Returns the slice for a number, which keeps the dimension."""
+    if not hasattr(item, "__index__"):
+        return item
+    place = operator.index(item)
+    return slice(place, place + 1 or None)
 
 
 def _written(array: RelayArray, expression: Any, how: WriteEffect) -> None:

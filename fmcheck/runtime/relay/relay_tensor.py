@@ -8,6 +8,7 @@ relay tensors, so that a write through them is seen.
 from __future__ import annotations
 
 import traceback
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -66,8 +67,10 @@ class RelayTensor(torch.Tensor):
         """Makes the call on the plain tensors and tells the buffers what it did."""
         kwargs = kwargs or {}
         try:
-            if untraced.is_traced() or untraced.is_mixed(types, cls):
+            if untraced.is_traced():
                 return _out_of_sight(func, args, kwargs)
+            if untraced.is_mixed(types, cls):
+                return _of_another(func, args, kwargs)
             translate = _translations.get(func)
             if translate is None:
                 func = beneath(func, torch.Tensor)
@@ -211,16 +214,6 @@ def _made(func: Call, args: Arguments, kwargs: Options) -> Any:
     return func(*args, **kwargs)
 
 
-@makes_the_engines_call
-def _taken(tensor: torch.Tensor, index: Any) -> Any:
-    return tensor[index]
-
-
-@makes_the_engines_call
-def _put(tensor: torch.Tensor, index: Any, value: Any) -> None:
-    tensor[index] = value
-
-
 def _is_the_engines(err: Exception) -> bool:
     """Tells whether an error came out of the engine's own call."""
     return any(is_making(frame) for frame, _ in traceback.walk_tb(err.__traceback__))
@@ -244,11 +237,21 @@ def _stand_in(tensor: RelayTensor) -> torch.Tensor:
     return made
 
 
-def _out_of_sight(func: Call, args: Arguments, kwargs: Options) -> Any:
-    """A call in a trace or a transform, or together with tensors of another kind: not followed."""
+def _leave_alone(func: Call, args: Arguments, kwargs: Options) -> None:
     for tensor in _relay_tensors((args, kwargs)):
         if tensor._relay.tally.active and indexing.name_of(func) not in _METADATA:
             tensor._relay.tally.untrack("accesses", untraced.reason())
+
+
+def _of_another(func: Call, args: Arguments, kwargs: Options) -> Any:
+    """A call together with tensors of a class that has its own idea of it: not followed."""
+    _leave_alone(func, args, kwargs)
+    return _made(func, plain(args), plain(kwargs))
+
+
+def _out_of_sight(func: Call, args: Arguments, kwargs: Options) -> Any:
+    """A call in a trace or a transform: not followed."""
+    _leave_alone(func, args, kwargs)
     into = plain(args, _stand_in), plain(kwargs, _stand_in)
     with torch._C.DisableTorchFunctionSubclass():
         return _made(func, *into)
@@ -261,10 +264,10 @@ def _escape(func: Call, args: Arguments, kwargs: Options) -> Any:
         sites = tensor._relay.tally.sites
         if not sites.is_torch_calling(name):
             tensor._relay.escape(name, sites.here())
-    return (_pass if name in _METADATA else _read)(func, args, kwargs)
+    return (_pass if name in _METADATA else read)(func, args, kwargs)
 
 
-def _read(func: Call, args: Arguments, kwargs: Options) -> Any:
+def read(func: Call, args: Arguments, kwargs: Options) -> Any:
     """Any other call: a peek if it brings values, a view if it shares the storage."""
     readers = list(_relay_tensors((args, kwargs)))
     for reader in readers:
@@ -288,7 +291,8 @@ def _bring(func: Call, args: Arguments, kwargs: Options) -> Any:
     What is a copy there must not show what becomes of the rows later, nor count as a use of them.
     A module that torch moves keeps its buffer.
     """
-    result = _read(func, args, kwargs)
+    with _by_streams(args, kwargs) if _is_async(kwargs, *args[1:]) else nullcontext():
+        result = read(func, args, kwargs)
     tensor, name, call = args[0] if args else None, indexing.name_of(func), factories.asked()
     is_brought = name == "cpu" or placements.surely_names_host(call)
     if type(result) is not RelayTensor or type(tensor) is not RelayTensor or not is_brought:
@@ -296,10 +300,23 @@ def _bring(func: Call, args: Arguments, kwargs: Options) -> Any:
     if tensor._relay.tally.sites.is_torch_calling(name):
         return result
     with own_code(tensor._relay.tally, CHECK):
-        result = result._plain.clone()
-        placements.declare_host(result)
+        result = placements.on_other_side(result._plain, placements.Placement.HOST)
     enter_peek(tensor, by_host=call is None or not call.is_async)
     return result
+
+
+def _is_async(kwargs: Options, *more: Any) -> bool:
+    """Tells whether a copy is one that the host does not wait for."""
+    return bool(kwargs.get("non_blocking")) or any(one is True for one in more)
+
+
+@contextmanager
+def _by_streams(*values: Any) -> Iterator[None]:
+    """What is told of relay tensors in a block a stream does, even of the host's memory."""
+    with ExitStack() as stack:
+        for tensor in _relay_tensors(values):
+            stack.enter_context(tensor._relay.by_the_host(False))
+        yield
 
 
 def _comes_to_host(reader: RelayTensor, result: Any, kwargs: Options, *more: Any) -> bool:
@@ -324,6 +341,13 @@ def _enter_out(out: Any, readers: Sequence[RelayTensor]) -> None:
 
 def _write(func: Call, args: Arguments, kwargs: Options) -> Any:
     """A call that changes its first argument in place, or each tensor of it if that is a list."""
+    if indexing.name_of(func) == "copy_" and _is_async(kwargs, *args[2:]):
+        with _by_streams(args, kwargs):
+            return _written(func, args, kwargs)
+    return _written(func, args, kwargs)
+
+
+def _written(func: Call, args: Arguments, kwargs: Options) -> Any:
     for tensor in _relay_tensors((args, kwargs)):
         tensor._relay.order()
     result = _made(func, plain(args), plain(kwargs))
@@ -351,11 +375,11 @@ def _write(func: Call, args: Arguments, kwargs: Options) -> Any:
 def _getitem(func: Call, args: Arguments, kwargs: Options) -> Any:
     tensor, index = args
     if type(tensor) is not RelayTensor:
-        return _read(func, args, kwargs)
+        return read(func, args, kwargs)
     buffer = tensor._relay
     buffer.order()
     if type(index) is torch.Tensor and index.dim() > 0:
-        result = _taken(tensor._plain, index)
+        result = _made(func, (tensor._plain, index), {})
         with own_code(buffer.tally, CHECK):
             shown = tensor._window or window(tensor)
             if shown.whole and indexing.are_rows(index):
@@ -367,7 +391,7 @@ def _getitem(func: Call, args: Arguments, kwargs: Options) -> Any:
             else:
                 enter_peek(tensor)
         return result
-    result = _taken(tensor._plain, plain(index))
+    result = _made(func, (tensor._plain, plain(index)), {})
     if _shares_storage(result, tensor._plain):
         view = alias(result, buffer)
         if tensor._taken_for is not None:
@@ -397,10 +421,10 @@ def _setitem(func: Call, args: Arguments, kwargs: Options) -> None:
     tensor._relay.order()
     shown = tensor._window
     if type(index) is torch.Tensor is type(value) and shown is not None and shown.whole:
-        _put(tensor._plain, index, value)
+        _made(func, (tensor._plain, index, value), {})
         enter_write(tensor, index, PICKED, value)
         return
-    _put(tensor._plain, plain(index), plain(value))
+    _made(func, (tensor._plain, plain(index), plain(value)), {})
     constant = isinstance(value, _NUMBERS)
     picked = not constant and picks_rows(tensor, index)
     enter_write(
@@ -430,7 +454,7 @@ def _gather(func: Call, args: Arguments, kwargs: Options) -> Any:
     name = indexing.name_of(func)
     tensor = indexing.picked_from(name, func, args, kwargs)
     if type(tensor) is not RelayTensor:
-        return _read(func, args, kwargs)
+        return read(func, args, kwargs)
     buffer = tensor._relay
     buffer.order()
     result = _made(func, plain(args), plain(kwargs))
@@ -531,7 +555,7 @@ def _property(func: Call, args: Arguments, kwargs: Options) -> Any:
 def _iterate(func: Call, args: Arguments, kwargs: Options) -> Any:
     if not plain(args[0]).dim():
         return _made(func, plain(args), kwargs)  # torch's own error
-    return iter(_read(torch.Tensor.unbind, args, kwargs))
+    return iter(read(torch.Tensor.unbind, args, kwargs))
 
 
 _AUGMENTED = frozenset(
@@ -596,12 +620,18 @@ _TRANSLATIONS: dict[str, Callable[[Call, Arguments, Options], Any]] = {
 }
 
 
+def translate(name: str, translation: Callable[[Call, Arguments, Options], Any]) -> None:
+    """Has a call of torch's made by another module, which goes on from here."""
+    _TRANSLATIONS[name] = translation
+    _translations.clear()
+
+
 def _translation_of(func: Call) -> Callable[[Call, Arguments, Options], Any]:
     name = indexing.name_of(func)
     if name == "__set__":
         return _reshape_in_place if _property_of(func) == "data" else _become
     in_place = name.endswith("_") and not name.endswith("__")
-    return _TRANSLATIONS.get(name, _write if in_place else _read)
+    return _TRANSLATIONS.get(name, _write if in_place else read)
 
 
 # Of these the last argument is what they write: a number is a constant.

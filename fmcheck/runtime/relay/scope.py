@@ -1,7 +1,8 @@
 """Scopes: functions of the contract inside which gathers, or writes, are others than elsewhere.
 
 What a function writes into the rows that it hands out is their new owner's, though who that is is
-known at its end alone. One that serves a batch accesses the rows of its requests alone.
+known at its end alone; what it writes into those that it takes back is found by the next one. One
+that serves a batch accesses the rows of its requests alone.
 """
 
 from __future__ import annotations
@@ -41,9 +42,12 @@ class DeferredJudge(Protocol):
     def judge_late(self, rows: npt.NDArray[Any], moment: int) -> None:
         """Judges the owners of rows that a hand-out wrote, now that it has ended."""
 
+    def keep_resets(self, rows: npt.NDArray[Any], moment: int) -> None:
+        """Keeps what a take-back wrote to rows that nobody has now, for their next owners."""
+
 
 class Written(NamedTuple):
-    """A write to a buffer inside a function that hands rows out, and whether it `picks` rows."""
+    """A write to a buffer inside a function that changes owners, and whether it `picks` rows."""
 
     buffer: DeferredJudge
     rows: npt.NDArray[Any]
@@ -54,7 +58,7 @@ class Written(NamedTuple):
 class _Open(threading.local):
     """The scopes that this thread is in, innermost last.
 
-    `handing` has the writes of each hand-out that is under way, `serving` the batches that are.
+    `handing` has the writes of each call that is changing owners, `serving` the batches that are.
     """
 
     def __init__(self) -> None:
@@ -95,7 +99,7 @@ def put_off(consume: Callable[[], None]) -> None:
 
 
 class Handing(kinds.AroundCall):
-    """A call of a function that hands rows out, and the writes in its body."""
+    """A call of a function that changes who has which row, and the writes in its body."""
 
     def __init__(self) -> None:
         self._written: list[Written] = []
@@ -108,8 +112,13 @@ class Handing(kinds.AroundCall):
         """What is written from now on is not."""
         _open.handing.pop()
 
+    def keep_resets(self) -> None:
+        """Keeps what was written to rows that nobody has now: their next owners find it."""
+        for one in self._written:
+            one.buffer.keep_resets(one.rows, one.moment)
+
     def over(self) -> None:
-        """Judges the owners of what was written, now that the hand-out has ended."""
+        """Judges the owners of what was written, now that they are known."""
         if _open.handing:
             _open.handing[-1] += self._written
             return
@@ -118,18 +127,18 @@ class Handing(kinds.AroundCall):
                 one.buffer.judge_late(one.rows, one.moment)
 
 
-def is_handing_out() -> bool:
-    """Tells whether this thread is in a function that hands rows out."""
+def is_changing_owners() -> bool:
+    """Tells whether this thread is in a function that changes who has which row."""
     return bool(_open.handing)
 
 
 def note_write(written: Written) -> None:
-    """Keeps a write of the hand-out that is under way."""
+    """Keeps a write of the innermost call that changes owners."""
     _open.handing[-1].append(written)
 
 
 def written_to(buffer: DeferredJudge) -> list[Written]:
-    """Returns what the hand-outs that are under way have written to a buffer."""
+    """Returns what the calls that are changing owners have written to a buffer."""
     return [one for writes in _open.handing for one in writes if one.buffer is buffer]
 
 

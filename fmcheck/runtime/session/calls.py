@@ -12,7 +12,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from fmcheck.contract import StepFunctions, applies
-from fmcheck.contract.validation import EVERY_ROW, HANDS_OUT, SERVES, TAKES_BACK, USES
+from fmcheck.contract.validation import (
+    ASSIGNS,
+    EVERY_ROW,
+    HANDS_OUT,
+    SERVES,
+    TAKES_BACK,
+    USES,
+)
 from fmcheck.errors import nearest
 from fmcheck.runtime.core import kinds, paths
 from fmcheck.runtime.core.containment import contained, is_on_purpose
@@ -22,7 +29,7 @@ from fmcheck.runtime.core.site import definition_of
 from fmcheck.runtime.relay.scope import Handing, Scope, Serving, scoped
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from fmcheck.contract import Contract, Opaque, OwnerFunctions
     from fmcheck.finding import Site
@@ -106,7 +113,7 @@ def scope_patches(contract: Contract, tally: Tally) -> Iterator[ScopePatch]:
 
 @dataclass(eq=False)
 class OwnerPatch(CallPatch):
-    """Functions that hand rows out, take them back or use them, or serve a batch."""
+    """Functions that change who has which row, use rows, or serve a batch."""
 
     pools: Pools = field(kw_only=True)
     part: OwnerFunctions
@@ -145,7 +152,7 @@ class OwnerPatch(CallPatch):
             if self.part.does == USES:
                 use = functools.partial(self._use, reference, whose, site)
                 return _Using(use, paths.RETURN in roots, given)
-            return _Owning(self, reference, whose, self.part.does == HANDS_OUT, given)
+            return _Owning(self, reference, whose, given)
 
         return kinds.around(function, call_of)
 
@@ -186,14 +193,19 @@ class OwnerPatch(CallPatch):
         given = {**names, paths.RETURN: result}
         named = self._named(given)
         rows, placeholders = _apart([row for row, _ in named])
-        shared = self.pools.give(rows, given["self"]) if self._is_pool(given) else set[int]()
-        if shared:
-            self._problem(
-                f"two `{type(given['self']).__name__}` objects have the same row out: say by "
-                "`pool`, here and in `[[relay]]`, which of them a relay's rows come from"
-            )
+        shared = self._given(rows, given["self"]) if self._is_pool(given) else set[int]()
         beside = placeholders if len(named) > 1 else []
         return self._owners(given), *_rows_of(named, shared), beside
+
+    def _given(self, rows: Iterable[int], pool: object) -> set[int]:
+        """Notes who hands rows out; returns those that another pool of its kind has out."""
+        shared = self.pools.give(rows, pool)
+        if shared:
+            self._problem(
+                f"two `{type(pool).__name__}` objects have the same row out: say by `pool`, here "
+                "and in `[[relay]]`, which of them a relay's rows come from"
+            )
+        return shared
 
     def _is_pool(self, names: dict[str, Any]) -> bool:
         """Tells whether the object of a call may be one of several pools that nothing tells apart.
@@ -214,6 +226,24 @@ class OwnerPatch(CallPatch):
         if not self._is_taken_back:
             faults = [one for one in faults if one.check != verdicts.STILL_HELD]
         faults += owners.placeholders(placeholders)
+        violations.of_owners(self.tally, whose, "hand-out", faults, moment)
+
+    def _assigned(self, names: dict[str, Any], result: Any) -> tuple[Owners, dict[int, str]] | None:
+        """Returns who has each row after a call, None where two tables cannot be told apart."""
+        given = {**names, paths.RETURN: result}
+        owners, table = self._owners(given), paths.by_row(self.part.owner, given)
+        if not self.part.pool and "self" in given:
+            self.pools.take([row for row in owners.out() if row not in table], given["self"])
+            if self._given(table, given["self"]):
+                return None
+        return owners, table
+
+    def _assign(self, whose: str, owners: Owners, table: dict[int, str]) -> None:
+        from fmcheck.runtime.core import violations
+
+        owners.drained = self.part.drained
+        moment = self._moment()
+        faults = owners.assign(table, moment, self.tally.moments.step)
         violations.of_owners(self.tally, whose, "hand-out", faults, moment)
 
     def _use(self, reference: str, whose: str, site: Site, names: dict[str, Any]) -> None:
@@ -289,7 +319,7 @@ class OwnerPatch(CallPatch):
         version = installed_version(self.contract)
         mine = self.part.relays
         return any(
-            other.does == TAKES_BACK
+            other.does in (TAKES_BACK, ASSIGNS)
             and applies(other.releases, version)
             and (not mine or not other.relays or not set(mine).isdisjoint(other.relays))
             for other in self.contract.owners
@@ -337,22 +367,21 @@ class _Using(kinds.AroundCall):
 
 
 class _Owning(kinds.AroundCall):
-    """One call of a function that hands rows out or takes them back."""
+    """One call of a function that changes who has which row."""
 
     def __init__(
         self,
         owner_patch: OwnerPatch,
         reference: str,
         whose: str,
-        hands_out: bool,
         names: Callable[[], dict[str, Any]],
     ) -> None:
         self._owner_patch, self._reference, self._whose = owner_patch, reference, whose
-        self._names, self._hands_out = names, hands_out
+        self._names, self._does = names, owner_patch.part.does
         self._writes = Handing()
         self._failed: Exception | None = None
         self._leaving: Any = None
-        if not hands_out:
+        if self._does == TAKES_BACK:
             try:
                 self._leaving = owner_patch._leaving(names())
             except Exception as err:
@@ -361,32 +390,36 @@ class _Owning(kinds.AroundCall):
                 self._failed = err  # a call that is wrong will say so itself
 
     def enter(self) -> None:
-        if self._hands_out:
-            self._writes.enter()
+        self._writes.enter()
 
     def leave(self) -> None:
-        if self._hands_out:
-            self._writes.leave()
+        self._writes.leave()
 
     def returned(self, result: Any) -> None:
+        if self._failed is not None:
+            self._owner_patch._unread(self._reference, self._failed)
+            return
+        book, read = self._steps(result)
+        # What the body wrote is looked up when its rows are booked.
+        self._writes.enter()
+        try:
+            found = self._owner_patch._guarded(self._reference, read)
+            if found is not None:
+                with contained(self._owner_patch.tally, CHECK), self._owner_patch.tally.lock:
+                    book(self._whose, *found)
+                    if self._does != HANDS_OUT:
+                        self._writes.keep_resets()
+        finally:
+            self._writes.leave()
+
+    def _steps(self, result: Any) -> tuple[Callable[..., None], Callable[[], Any]]:
+        """Returns what enters the change, and what reads what it is handed."""
         owner_patch = self._owner_patch
-        if self._hands_out:
-            # What the body wrote is looked up when its rows are booked.
-            self._writes.enter()
-            try:
-                handed = owner_patch._guarded(
-                    self._reference, lambda: owner_patch._handed(self._names(), result)
-                )
-                if handed is not None:
-                    with contained(owner_patch.tally, CHECK), owner_patch.tally.lock:
-                        owner_patch._hand_out(self._whose, *handed)
-            finally:
-                self._writes.leave()
-        elif self._failed is not None:
-            owner_patch._unread(self._reference, self._failed)
-        else:
-            with contained(owner_patch.tally, CHECK), owner_patch.tally.lock:
-                owner_patch._take_back(self._whose, *self._leaving)
+        if self._does == TAKES_BACK:
+            return owner_patch._take_back, lambda: self._leaving
+        if self._does == ASSIGNS:
+            return owner_patch._assign, lambda: owner_patch._assigned(self._names(), result)
+        return owner_patch._hand_out, lambda: owner_patch._handed(self._names(), result)
 
     def over(self) -> None:
         with contained(self._owner_patch.tally, CHECK):

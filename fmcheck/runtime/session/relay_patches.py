@@ -12,6 +12,7 @@ import sys
 import threading
 import weakref
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 from fmcheck.contract import Buffer, Contract, Relay, applies
@@ -414,11 +415,14 @@ class RelayPatch:
             bind = adoption.Bind.AGAIN if has_values else adoption.Bind.IN_INIT
             if has_values is None:
                 bind = self._bind(instance, name)
-            owners, sinks = self._owners(instance), self._sinks(instance)
+            owners = self._owners(instance) if buffer.owned else None
+            sinks = self._sinks(instance)
             adopted = adoption.adopt(
                 value, name, buffer, self.relay, self.tally, bind, self.services, owners, sinks
             )
             self._declare_sinks(owners, adopted)
+            if any(fnmatchcase(name, glob) for glob in self.contract.launches.host_values):
+                adoption.declare_host(adopted)
             if has_values is None and bind is adoption.Bind.AGAIN:
                 self._bound_over(instances.bound_to(instance, name), adopted)
             return adopted

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fmcheck.contract import applies
-from fmcheck.contract.validation import TAKES_BACK
+from fmcheck.contract.validation import ASSIGNS, TAKES_BACK
 from fmcheck.errors import SLIP, closest
 from fmcheck.finding import ContractUse
 from fmcheck.runtime.core.patches import installed_version
@@ -69,7 +69,8 @@ def without_steps(contract: Contract) -> Iterator[str]:
     """Yields a sentence if nothing tells how long a row that was given back may be written."""
     version = installed_version(contract)
     freed = any(
-        one.does == TAKES_BACK and applies(one.releases, version) for one in contract.owners
+        one.does in (TAKES_BACK, ASSIGNS) and applies(one.releases, version)
+        for one in contract.owners
     )
     if freed and not any(applies(one.releases, version) for one in contract.steps):
         yield (

@@ -1,12 +1,16 @@
-"""Spoils the relay of model runner V2 once, in whichever process the runner is.
+"""Spoils a relay once, in whichever process the runner is.
 
-`SPOIL` names the fault, `SPOIL_WHEN` a file: once it is there, the third step in which each request
-has a token is spoilt, and the file is removed. The first one may be that of the prompts.
+`SPOIL` names the fault, `SPOIL_WHEN` a file: once it is there, of model runner V2 the third step in
+which each request has a token is spoilt, and the file is removed. The first one may be that of the
+prompts. Of V1 it is the first request that moves to another place of the batch.
 """
 
 from __future__ import annotations
 
+import ast
+import inspect
 import os
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +30,14 @@ _DUE = 3
 def register() -> None:
     """Puts the fault that is asked for in its place; vLLM calls it in each process."""
     name = os.environ.get("SPOIL")
-    if name is None or os.environ.get("VLLM_USE_V2_MODEL_RUNNER") != "1":
+    if name is None:
+        return
+    if name in LEFT_BEHIND:
+        from vllm.v1.worker.gpu_input_batch import InputBatch
+
+        InputBatch.condense = leaving(InputBatch.condense, LEFT_BEHIND[name])
+        return
+    if os.environ.get("VLLM_USE_V2_MODEL_RUNNER") != "1":
         return
     import vllm.v1.worker.cpu.model_runner  # noqa: F401  # first: it adapts the next one to a CPU
     import vllm.v1.worker.gpu.model_runner as module
@@ -99,3 +110,42 @@ def second_prepare(real: Kernel) -> Kernel:
 
 
 WRITES = {"dropped_update": dropped_update, "dropped_row": dropped_row, "wrong_row": wrong_row}
+
+
+#: Faults of V1, each with what a request that moves leaves in its old place.
+LEFT_BEHIND = {"count_left": "num_tokens_no_spec", "length_left": "num_computed_tokens_cpu"}
+
+
+def leaving(real: Callable[[Any], None], name: str) -> Callable[[Any], None]:
+    """Returns `condense` without the statement that moves an array's values."""
+    tree = ast.parse(textwrap.dedent(inspect.getsource(real)))
+    ast.increment_lineno(tree, real.__code__.co_firstlineno - 1)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.While):
+            kept = [one for one in node.body if not _writes(one, name)]
+            spoils = len(kept) < len(node.body)
+            node.body = kept
+            if spoils:
+                break
+    else:
+        raise ValueError(name)
+    scope: dict[str, Any] = {}
+    exec(compile(tree, real.__code__.co_filename, "exec"), real.__globals__, scope)
+    spoilt = scope[real.__name__]
+
+    def condense(self: Any) -> None:
+        when, before = Path(os.environ["SPOIL_WHEN"]), dict(self.req_id_to_index)
+        (spoilt if when.exists() else real)(self)
+        if before != self.req_id_to_index:
+            when.unlink(missing_ok=True)
+
+    return condense
+
+
+def _writes(node: ast.stmt, name: str) -> bool:
+    """Tells whether a statement assigns to items of an attribute."""
+    targets = node.targets if isinstance(node, ast.Assign) else []
+    return any(
+        isinstance(one, ast.Subscript) and ast.unparse(one.value) == f"self.{name}"
+        for one in targets
+    )
