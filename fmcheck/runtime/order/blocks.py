@@ -35,7 +35,8 @@ class BlockTouch(msgspec.Struct, eq=False):  # a data class takes twice as long 
 
     `is_copy` tells of a copy that the host does not wait for: what the host does beside it is
     judged elsewhere. `is_loose` tells that it may leave out any of them, `is_arrival` that what may
-    be the host's was sent to the device, `sent` by which of these its tensor came.
+    be the host's was sent to the device, `sent` by which of these its tensor came. One that is
+    `either_way` would be the host's own, or a copy by which the memory shows to be the host's.
     """
 
     lane: Lane
@@ -48,6 +49,7 @@ class BlockTouch(msgspec.Struct, eq=False):  # a data class takes twice as long 
     is_loose: bool = False
     is_arrival: bool = False
     sent: BlockTouch | None = None
+    either_way: bool = False
 
     def meets(self, other: BlockTouch) -> bool | None:
         """Tells whether both reach some byte; None where there is no telling."""

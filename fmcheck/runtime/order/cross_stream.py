@@ -39,6 +39,10 @@ _REMEMBERED = 8
 _UNCOMPARED = "they touch too many pieces, or an index on a device picks them"
 _MASKED = "an index writes what was gathered before, of which the reader may use a part alone"
 _UNSURE = "nothing tells whether what `to` was called on is the host's, which no stream waits for"
+_WHOSE = (
+    "nothing tells whether memory that is copied without waiting is the host's: `host_values` in "
+    "the contract names what is"
+)
 _APART = "who uses memory that was sent to the device may go on with what the host has"
 _OF_TORCH = "they are torch's own, in threads where no line of the program is"
 _HALF_SEEN = "one of the two is torch's own, of a backward pass say, which orders streams unseen"
@@ -185,6 +189,11 @@ class CrossStreamTensors:
         touch = _touch_of(tensor, lane, count, moment, is_copy)
         if block.is_apart:
             touch.sent = origin_of(tensor)
+        if block.made is None and placement_of(tensor) is Placement.UNKNOWN:
+            touch.either_way = is_copy or all(
+                placement_of(one) is Placement.HOST or (one.dim() == 0 and known.made is None)
+                for one, known in zip(call.reads, call.read_in(self.blocks), strict=True)
+            )  # a number comes as a tensor that nobody made
         return touch
 
     # --- judging ---
@@ -192,7 +201,9 @@ class CrossStreamTensors:
     def _read(self, block: Block, late: BlockTouch) -> None:
         lane = late.lane
         for early in block.writes:
-            if early.lane is not lane and self._misses(block, early, late):
+            if early.lane is lane or self._is_the_hosts_before(early, late):
+                continue
+            if self._misses(block, early, late):
                 self._report("write-read", block, early, late)
                 break
         self._remember(block.reads, late)
@@ -201,7 +212,7 @@ class CrossStreamTensors:
         for early in block.writes:
             if early.lane is late.lane or (early.is_arrival and self._has_copy(block, late.lane)):
                 continue
-            if not self._clash(early, late):
+            if self._is_the_hosts_before(early, late) or not self._clash(early, late):
                 continue
             # What nobody made in sight may have been on the device, where nothing is copied.
             is_copied = early.is_arrival and block.made is not None
@@ -218,6 +229,17 @@ class CrossStreamTensors:
             block.writes = [one for one in block.writes if not late.covers(one)]
         self._remember(block.writes, late)
         block.out = False
+
+    def _is_the_hosts_before(self, early: BlockTouch, late: BlockTouch) -> bool:
+        """Tells whether a write may be what the host did before it gave a copy to a stream.
+
+        Of memory that was there before anybody looked nobody says whose it is. The host's own
+        writes come before all that is launched behind them.
+        """
+        if not (early.either_way and late.either_way and late.is_copy and not early.is_copy):
+            return False
+        self.fences.tally.untrack("accesses", _WHOSE)
+        return True
 
     def _misses(self, block: Block, early: BlockTouch, late: BlockTouch) -> bool:
         """Tells whether a read may miss a write."""
