@@ -337,6 +337,8 @@ def test_a_name_that_only_some_releases_have_is_looked_for_in_these(
             "graph_inputs.fill.axis.rows.padded: `mosst` not found in any file; did you mean",
         ),
         ('"self.buffers"', '"self.bufers"', "graph_inputs.fill.inputs: `bufers` not found"),
+        ('"self.buffers"', '"self.buffers[most]"', "fill` has no `most`"),
+        ('padded = "self.most"', 'padded = "most"', "fill` has no `most`"),
         # One of several is there, and this is a slip of what no other one means.
         ('["fill", "populate"]', '["fill", "replays"]', "did you mean `replay`?"),
     ],

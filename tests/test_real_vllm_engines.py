@@ -88,6 +88,20 @@ def test_a_spoilt_relay_is_reported_in_the_test_that_ran_into_it(
     assert re.search(rf"gather +\S*{re.escape(RUNNER)}:\d+ in \S*prepare_inputs", report), report
 
 
+def test_a_table_that_is_not_moved_with_its_request_is_reported() -> None:
+    bare, watched = (
+        ran(lambda: spoilt("heat_left", watched=False)),
+        ran(lambda: spoilt("heat_left")),
+    )
+    before, during, after = tokens(bare)
+    assert bare.failures == {}
+    assert before == after != during
+    assert set(watched.failures) == {"test_spoilt"}, watched.output
+    report = watched.failures["test_spoilt"]
+    assert codes(report) == ["FR104"]
+    assert "stale-owner in InputBatch.temperature_cpu_tensor row 1" in report
+
+
 def test_vllm_itself_says_nothing_of_a_dropped_update() -> None:
     run = ran(lambda: spoilt("dropped_update", watched=False))
     before, during, after = tokens(run)

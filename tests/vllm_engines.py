@@ -32,7 +32,7 @@ RELEASE = "0.32.0"
 #: How the relay is spoilt, and in which kind of engine.
 SPOILT = {
     **dict.fromkeys(("dropped_update", "dropped_row", "wrong_row", "second_prepare"), "v2-async"),
-    **dict.fromkeys(("count_left", "length_left"), "v1-plain"),
+    "heat_left": "v1-async",
 }
 _FMCHECK = ("-p", "fmcheck")
 

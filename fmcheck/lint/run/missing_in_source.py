@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from fmcheck.contract import Contract, Opaque, OwnerFunctions
+    from fmcheck.contract import Contract, Fill, Opaque, OwnerFunctions
 
 #: How near a name has to be to be offered, and to be taken for what one of several is a slip of.
 _NEAR, _SAME = 0.75, 0.9
@@ -104,6 +104,9 @@ def missing_in_source(
     for owners in contract.owners:
         if applies(owners.releases, version):
             yield from _of_owners(owners, source)
+    for fill in contract.graph_inputs.fill:
+        if applies(fill.releases, version):
+            yield from _of_fill(fill, source)
     for key, globs in files(contract):
         for glob in globs:
             if not applies(contract.only_in.get(glob, ""), version):
@@ -143,12 +146,29 @@ def _of_opaque(opaque: Opaque, source: SourceFiles) -> Iterator[tuple[str, str]]
 
 def _of_owners(owners: OwnerFunctions, source: SourceFiles) -> Iterator[tuple[str, str]]:
     """Yields the parameters that paths start at, or take for a key, and no alternative has."""
-    known = {name for function in owners.functions for name in source.parameters(function)}
-    for key in ("rows", "owner"):
-        for name in _PARAMETER.findall(getattr(owners, key)) if known else ():
+    paths = (("owners.rows", owners.rows), ("owners.owner", owners.owner))
+    yield from _of_paths(paths, owners.functions, source)
+
+
+def _of_fill(fill: Fill, source: SourceFiles) -> Iterator[tuple[str, str]]:
+    """Yields the same of what a fill's method is called with."""
+    key = "graph_inputs.fill"
+    paths = [(f"{key}.inputs", fill.inputs), *((f"{key}.outputs", one) for one in fill.outputs)]
+    for name, axis in fill.axis.items():
+        counts = ("raw", axis.raw), ("padded", axis.padded), ("capacity", axis.capacity)
+        paths += [(f"{key}.axis.{name}.{part}", path) for part, path in counts]
+    methods = [f"{fill.class_}.{method}" for method in fill.methods]
+    yield from _of_paths(paths, methods, source)
+
+
+def _of_paths(
+    paths: Iterable[tuple[str, str]], functions: Sequence[str], source: SourceFiles
+) -> Iterator[tuple[str, str]]:
+    known = {name for function in functions for name in source.parameters(function)}
+    for key, path in paths if known else ():
+        for name in _PARAMETER.findall(path) if ":" not in path else ():
             if name not in {*known, "return"}:
-                function = owners.functions[0]
-                yield f"owners.{key}", f"`{function}` has no `{name}`{nearest(name, known)}"
+                yield key, f"`{functions[0]}` has no `{name}`{nearest(name, known)}"
 
 
 def _missing_functions(

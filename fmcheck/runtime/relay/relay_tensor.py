@@ -352,6 +352,9 @@ def _written(func: Call, args: Arguments, kwargs: Options) -> Any:
         tensor._relay.order()
     result = _made(func, plain(args), plain(kwargs))
     target = args[0] if args else kwargs.get("self", kwargs.get("input"))
+    # First: what is written may be what was read, as on a CPU a mirror and its original are.
+    for reader in _relay_tensors((args[1:], kwargs)):
+        enter_peek(reader, _comes_to_host(reader, target, kwargs, *args[2:]))
     written = list(_relay_tensors(target))
     for one in written[:1]:
         with own_code(one._relay.tally, CHECK):
@@ -365,8 +368,6 @@ def _written(func: Call, args: Arguments, kwargs: Options) -> Any:
                 values = indexing.written_values(indexing.name_of(func), args, kwargs)
             for tensor in written:
                 enter_write(tensor, expression, how, values)
-    for reader in _relay_tensors((args[1:], kwargs)):
-        enter_peek(reader, _comes_to_host(reader, target, kwargs, *args[2:]))
     if func is torch.Tensor.__setitem__:
         return None
     return target if isinstance(target, torch.Tensor) else result

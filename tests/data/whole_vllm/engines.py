@@ -11,7 +11,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
 # vLLM looks at these as it is imported, or when an engine is made.
@@ -127,13 +127,17 @@ def engine_of(kind: str, model: str) -> Iterator[Any]:
             cleanup_dist_env_and_memory()
 
 
-def answers(engine: Any, prompts: list[list[int]], lengths: list[int]) -> list[list[int]]:
-    """Returns the tokens of greedy answers."""
+def answers(
+    engine: Any, prompts: list[list[int]], lengths: list[int], heats: Sequence[float] = (0, 0, 0, 0)
+) -> list[list[int]]:
+    """Returns the tokens of answers, greedy ones where the temperature is 0."""
     from vllm import SamplingParams
 
     asked = [
-        SamplingParams(temperature=0, max_tokens=tokens, ignore_eos=True, detokenize=False)
-        for tokens in lengths
+        SamplingParams(
+            temperature=heat, seed=1, max_tokens=tokens, ignore_eos=True, detokenize=False
+        )
+        for tokens, heat in zip(lengths, heats, strict=False)
     ]
     given = [{"prompt_token_ids": prompt} for prompt in prompts]
     reported = engine.generate(given, asked, use_tqdm=False)

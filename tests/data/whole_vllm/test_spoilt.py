@@ -25,7 +25,9 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 @pytest.fixture
 def reported(engine: Any, record_property: Callable[[str, object], None]) -> Callable[[], None]:
     def generate() -> None:
-        record_property("tokens", json.dumps(answers(engine, PROMPTS, [12, 8, 10])))
+        # In V1's engine the third one, which is greedy, takes the place of the second.
+        heats = (0.5, 2.0, 0) if os.environ["SPOIL_KIND"].startswith("v1") else (0, 0, 0)
+        record_property("tokens", json.dumps(answers(engine, PROMPTS, [12, 8, 10], heats)))
 
     return generate
 

@@ -35,7 +35,7 @@ def register() -> None:
     if name in LEFT_BEHIND:
         from vllm.v1.worker.gpu_input_batch import InputBatch
 
-        InputBatch.condense = leaving(InputBatch.condense, LEFT_BEHIND[name])
+        leave(inspect.unwrap(InputBatch.condense), LEFT_BEHIND[name])
         return
     if os.environ.get("VLLM_USE_V2_MODEL_RUNNER") != "1":
         return
@@ -113,39 +113,27 @@ WRITES = {"dropped_update": dropped_update, "dropped_row": dropped_row, "wrong_r
 
 
 #: Faults of V1, each with what a request that moves leaves in its old place.
-LEFT_BEHIND = {"count_left": "num_tokens_no_spec", "length_left": "num_computed_tokens_cpu"}
+LEFT_BEHIND = {"heat_left": "temperature_cpu"}
 
 
-def leaving(real: Callable[[Any], None], name: str) -> Callable[[Any], None]:
-    """Returns `condense` without the statement that moves an array's values."""
-    tree = ast.parse(textwrap.dedent(inspect.getsource(real)))
-    ast.increment_lineno(tree, real.__code__.co_firstlineno - 1)
-    for node in ast.walk(tree):
-        if isinstance(node, ast.While):
-            kept = [one for one in node.body if not _writes(one, name)]
-            spoils = len(kept) < len(node.body)
-            node.body = kept
-            if spoils:
-                break
-    else:
-        raise ValueError(name)
-    scope: dict[str, Any] = {}
-    exec(compile(tree, real.__code__.co_filename, "exec"), real.__globals__, scope)
-    spoilt = scope[real.__name__]
-
-    def condense(self: Any) -> None:
-        when, before = Path(os.environ["SPOIL_WHEN"]), dict(self.req_id_to_index)
-        (spoilt if when.exists() else real)(self)
-        if before != self.req_id_to_index:
-            when.unlink(missing_ok=True)
-
-    return condense
+def leave(function: Any, name: str) -> None:
+    """Has a function leave out, when it is due, the statement that moves an array's values."""
+    tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+    ast.increment_lineno(tree, function.__code__.co_firstlineno - 1)
+    loop = next(node for node in ast.walk(tree) if isinstance(node, ast.While))
+    (moves,) = (node for node in loop.body if f"self.{name}[empty_index] =" in ast.unparse(node))
+    test = ast.parse("not leaves_out()", mode="eval").body
+    guarded = ast.If(test=test, body=[moves], orelse=[])
+    loop.body[loop.body.index(moves)] = ast.fix_missing_locations(ast.copy_location(guarded, moves))
+    made: dict[str, Any] = {}
+    exec(compile(tree, function.__code__.co_filename, "exec"), function.__globals__, made)
+    function.__globals__["leaves_out"] = leaves_out
+    function.__code__ = made[function.__name__].__code__
 
 
-def _writes(node: ast.stmt, name: str) -> bool:
-    """Tells whether a statement assigns to items of an attribute."""
-    targets = node.targets if isinstance(node, ast.Assign) else []
-    return any(
-        isinstance(one, ast.Subscript) and ast.unparse(one.value) == f"self.{name}"
-        for one in targets
-    )
+def leaves_out() -> bool:
+    """Tells, once, that it is time."""
+    when = Path(os.environ["SPOIL_WHEN"])
+    is_now = when.exists()
+    when.unlink(missing_ok=True)
+    return is_now
