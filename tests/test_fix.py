@@ -449,6 +449,49 @@ def test_line_ends_of_inserted_text_are_those_of_the_file():
     assert fixed_source("x\r\ny\r\n", [given]) == "import os\r\nx\r\ny\r\n"
 
 
+@pytest.mark.parametrize("quote", ['"', "'", '"""'])
+@pytest.mark.parametrize("field", ["{%s}", "{%s!r:>3}", "{[f'{%s}']}"])
+def test_no_fix_puts_into_an_f_string_what_ends_it(lint, tmp_path, quote, field):
+    call = "torch._assert_async(v)"
+    source = DEAD_ASSERT.replace("(values)", "(v)").replace(
+        "torch._assert_async((values >= 0).all())", f"return f{quote}{field % call}{quote}"
+    )
+    (tmp_path / "a.py").write_text(source)
+
+    status, out, _ = lint("--fix", "a.py")
+
+    assert (status, "FM601" in out, "fixable" in out) == (1, True, False)
+    assert (tmp_path / "a.py").read_text() == source
+
+
+def test_beside_an_f_string_a_fix_is_made(lint, tmp_path):
+    call = "torch._assert_async((values >= 0).all())"
+    (tmp_path / "a.py").write_text(DEAD_ASSERT.replace(call, f'print(f"{{values}}", {call})'))
+
+    assert lint("--fix", "a.py")[0] == 0
+
+
+COPY = "def f(a):\n    return a.to('cpu', non_blocking=True{}).item()\n"
+
+
+@pytest.mark.parametrize("comment", ["  # ticket 4711\n    ", "\n        # ticket 4711\n    "])
+def test_a_fix_that_would_take_a_comment_out_is_not_offered(lint, tmp_path, comment):
+    source = COPY.format(comment)
+    (tmp_path / "a.py").write_text(source)
+
+    status, out, _ = lint("--fix", "a.py")
+
+    assert (status, "FM404" in out, "fixable" in out) == (1, True, False)
+    assert (tmp_path / "a.py").read_text() == source
+
+
+def test_a_comment_that_a_fix_leaves_is_no_reason_against_it(lint, tmp_path):
+    (tmp_path / "a.py").write_text("# why\n" + COPY.format(",  # flag\n    ") + "# end\n")
+
+    assert lint("--fix", "a.py")[0] == 0
+    assert (tmp_path / "a.py").read_text().count("# ") == 3
+
+
 def test_only_what_is_reported_is_fixed(lint, tmp_path, git):
     (tmp_path / "a.py").write_text(DEAD_ASSERT)
     git("add", "a.py")

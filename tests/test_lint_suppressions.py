@@ -38,6 +38,16 @@ COVERING = {
         LINE,
         "    ready = (\n        torch.cuda.Event()  # fmcheck: ignore[FM301] CUDA only\n    )",
     ),
+    "last line of the statement": STRAY_EVENT.replace(
+        LINE, "    ready = [\n        torch.cuda.Event()\n    ]  # fmcheck: ignore[FM301] why"
+    ),
+    "last line, after a continued one": STRAY_EVENT.replace(
+        LINE, "    ready = torch.cuda.Event() \\\n        or None  # fmcheck: ignore[FM301] why"
+    ),
+    "last line of a header": STRAY_EVENT.replace(
+        LINE,
+        "    with (\n        torch.cuda.Event()\n    ):  # fmcheck: ignore[FM301] why\n        pass",
+    ),
     "whole file": "# fmcheck: ignore-file[FM301] CUDA only\n" + STRAY_EVENT,
     "whole file, below the docstring": '"""Doc."""\n# fmcheck: ignore-file[FM301] why\n'
     + STRAY_EVENT,
@@ -58,8 +68,13 @@ NOT_COVERING = {
     "another code": suppressed("# fmcheck: ignore[FM601] CUDA only"),
     "a string": STRAY_EVENT.replace(LINE, f'{LINE}; x = "# fmcheck: ignore[FM301] why"'),
     "a docstring": f'"""\n# fmcheck: ignore-file[FM301] why\n"""\n{STRAY_EVENT}',
-    "last line of the statement": STRAY_EVENT.replace(
-        LINE, "    ready = [\n        torch.cuda.Event()\n    ]  # fmcheck: ignore[FM301] why"
+    "last line of a body": STRAY_EVENT.replace(
+        LINE,
+        "    with (\n        torch.cuda.Event()\n    ):\n        pass  # fmcheck: ignore[FM301] why",
+    ),
+    "inside the statement, below": STRAY_EVENT.replace(
+        LINE,
+        "    ready = [\n        torch.cuda.Event(),\n        1,  # fmcheck: ignore[FM301] why\n    ]",
     ),
     "prose": suppressed("# see fmcheck: ignore[FM301] is not used here"),
 }
@@ -80,6 +95,7 @@ MALFORMED = {
         "ignore[FM301]",
         "no reason is given, so it suppresses nothing: write why after `[FM301]`",
     ),
+    "a reason without a word": ("ignore[FM301] . -", "no reason is given"),
     "no code": ("ignore CUDA only", "`ignore` names no code"),
     "empty brackets": ("ignore[] CUDA only", "`ignore` names no code"),
     "unknown code": ("ignore[FM3001] why", "there is no rule `FM3001`; did you mean `FM301`?"),
@@ -113,6 +129,22 @@ def test_what_a_comment_lacks_is_reported_and_it_suppresses_nothing(lint, tmp_pa
     assert json.loads(out)[1]["column"] == len(LINE) + 3
     assert f"error[FM004]: suppression: {message}" in lint("a.py")[1]  # and nothing is cut out
     assert "..." not in lint("a.py")[1]
+
+
+@pytest.mark.parametrize("start", ["fmcheck ", "fmcheck  ", "fmcheck = ", "fmcheck - "])
+def test_a_comment_without_its_colon_is_reported(lint, tmp_path, start):
+    (tmp_path / "a.py").write_text(suppressed(f"# {start}ignore[FM301] why"))
+
+    _, out, _ = lint("--format", "json", "a.py")
+
+    assert codes(out) == [("FM301", 5), ("FM004", 5)]
+    assert "expected `fmcheck:` before `ignore`" in out
+
+
+def test_prose_about_fmcheck_is_no_comment_of_ours(lint, tmp_path):
+    (tmp_path / "a.py").write_text("x = 1  # fmcheck ignores this; fmcheck [FM301] too\n")
+
+    assert lint("a.py")[0] == 0
 
 
 def test_a_known_code_beside_an_unknown_one_counts(lint, tmp_path):
@@ -182,6 +214,17 @@ def test_a_file_that_was_not_checked_whole_has_no_unused_ones(lint, tmp_path):
 def test_a_fix_of_a_suppressed_finding_is_not_made(lint, tmp_path):
     line = "    torch._assert_async((values >= 0).all())"
     source = DEAD_ASSERT.replace(line, f"{line}  # fmcheck: ignore[FM601] a test of it")
+    (tmp_path / "a.py").write_text(source)
+
+    assert lint("--fix", "a.py")[0] == 0
+    assert (tmp_path / "a.py").read_text() == source
+
+
+def test_a_fix_leaves_a_statement_alone_whose_last_line_has_the_comment(lint, tmp_path):
+    line = "    torch._assert_async((values >= 0).all())"
+    formatted = "    torch._assert_async(\n        (values >= 0).all()\n    )"
+    comment = "# fmcheck: ignore[FM601] a test of it"
+    source = DEAD_ASSERT.replace(line, f"{formatted}  {comment}\n    values.sum()  # at the end")
     (tmp_path / "a.py").write_text(source)
 
     assert lint("--fix", "a.py")[0] == 0

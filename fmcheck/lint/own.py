@@ -67,7 +67,7 @@ bug in the rule: please report it with the message, which names rule and file.
             """A suppression comment that suppresses nothing.
 
 The finding is gone, or the comment is on another line: it belongs on the finding's first line,
-or on the first line of the statement that the finding is in. `--fix` removes the comment. A rule
+or on the first or last line of the statement that the finding is in. `--fix` removes the comment. A rule
 that is not selected in a run makes no suppression of its findings unused.
 """,
         ),
@@ -75,7 +75,7 @@ that is not selected in a run makes no suppression of its findings unused.
             MALFORMED_SUPPRESSION,
             "malformed-suppression",
             Severity.ERROR,
-            """A suppression comment that names no code, an unknown code, or no reason.
+            """A suppression comment that names no code, an unknown code, or no reason, or lacks its colon.
 
 Write `# fmcheck: ignore[FM201] why this is right`, with codes split by commas, or, above the first
 statement of a file, `# fmcheck: ignore-file[FM201] why`. There is no comment that ignores

@@ -1,8 +1,8 @@
 """Suppression comments: `# fmcheck: ignore[FM201] reason`, in one file's text.
 
 A comment counts for findings that start on its own line, and for those of a statement that starts
-there. `# fmcheck: ignore-file[FM201] reason` counts for the whole file; it stands above the first
-statement, a docstring aside.
+or ends there; of a compound statement, its header. `# fmcheck: ignore-file[FM201] reason` counts
+for the whole file; it stands above the first statement, a docstring aside.
 """
 
 from __future__ import annotations
@@ -30,11 +30,15 @@ if TYPE_CHECKING:
 
     from fmcheck.lint.scope.selection import Codes
 
-COMMENT = re.compile(r"#\s*fmcheck:\s*(.*?)\s*(?=\s#|$)")
+#: A comment of ours, or one that was meant to be: without its colon.
+COMMENT = re.compile(
+    r"#\s*fmcheck(?P<sign>:|[\s:=-]+(?=ignore(?:-file)?\s*\[))\s*(?P<rest>.*?)\s*(?=\s#|$)"
+)
 FORM = re.compile(r"(?P<verb>[\w-]*)\s*(?P<brackets>\[(?P<codes>[^\]]*)\])?[\s:-]*(?P<reason>.*)")
 VERBS = ("ignore", "ignore-file")
 SEPARATED = re.compile(r"[\s;]")
 VISIBLE = re.compile(r"\S")
+WORD = re.compile(r"\w")
 BLANK = (tokenize.NL, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
 
 
@@ -50,13 +54,13 @@ class _Suppression(Struct):
 
 
 class _Scan(Struct):
-    """What the tokens of a file tell: its comments, and on which line each statement starts.
+    """What the tokens of a file tell: its comments, and on which lines the statement of each stands.
 
     `body` is the line of the first statement that is no docstring.
     """
 
     comments: list[tuple[int, int, str]] = []
-    starts: dict[int, int] = {}
+    around: dict[int, tuple[int, int]] = {}
     body: int | None = None
 
 
@@ -84,6 +88,12 @@ def apply(text: bytes, path: str, findings: Sequence[Finding], codes: Codes) -> 
     return sorted(found, key=lambda one: one.sort_key)
 
 
+def last_line(lines: Sequence[str], line: int) -> int | None:
+    """Returns on which line the statement around one ends, where a comment may stand; None: none."""
+    around = _scan(lines).around.get(line)
+    return around[1] if around else None
+
+
 def _scan(lines: Sequence[str]) -> _Scan:
     """Reads the tokens, as far as they are Python: one that stops short is reported elsewhere."""
     scan = _Scan()
@@ -91,11 +101,11 @@ def _scan(lines: Sequence[str]) -> _Scan:
     try:
         for token in tokenize.generate_tokens(iter([*lines, ""]).__next__):
             if token.type == tokenize.COMMENT:
-                if "fmcheck:" in token.string:
+                if "fmcheck" in token.string:
                     scan.comments.append((*token.start, token.string))
             elif token.type == tokenize.NEWLINE:
                 for line in range(start, token.start[0] + 1):
-                    scan.starts.setdefault(line, start)
+                    scan.around.setdefault(line, (start, token.start[0]))
                 if scan.body is None and kinds != {tokenize.STRING}:
                     scan.body = start
                 start, kinds = 0, set()
@@ -115,14 +125,17 @@ def _read(
         for match in COMMENT.finditer(comment):
             first, last = column + match.start() + 1, column + match.end() + 1
             span = Span(line, first, line, last)
-            form = FORM.fullmatch(match[1])
+            form = FORM.fullmatch(match["rest"])
             assert form is not None  # each of its parts may be empty
             named = _named(form)
             wrong = list(_problems(form, named, codes))
             whole_file = form["verb"] == "ignore-file"
+            if match["sign"] != ":":
+                yield None, [_malformed(path, span, f"expected `fmcheck:` before `{form['verb']}`")]
+                continue
             if whole_file and scan.body is not None and line > scan.body:
                 wrong.append("`ignore-file` counts only above the first statement of the file")
-            elif form["verb"] in VERBS and form["reason"]:
+            elif form["verb"] in VERBS and WORD.search(form["reason"]):
                 good = tuple(filter(codes.knows, named))
                 at = None if whole_file else line
                 yield _Suppression(at, good, form["reason"], span, match[0]), []
@@ -150,14 +163,14 @@ def _problems(form: re.Match[str], named: Sequence[str], codes: Codes) -> Iterat
             yield f"expected codes separated by commas, got `{code}`"
         elif not codes.knows(code):
             yield f"there is no rule `{code}`{nearest_code(code, codes.known)}"
-    if not form["reason"]:
+    if not WORD.search(form["reason"]):
         yield f"no reason is given, so it suppresses nothing: write why after `[{form['codes']}]`"
 
 
 def _marked(finding: Finding, suppressions: Sequence[_Suppression], scan: _Scan) -> Finding:
     """Returns the finding, with the reason of the nearest comment if one suppresses it."""
     line = finding.span.line
-    for at in (line, scan.starts.get(line, line), None):
+    for at in (line, *scan.around.get(line, ()), None):
         for one in suppressions:
             if one.line == at and finding.code in one.codes:
                 one.used.add(finding.code)

@@ -35,7 +35,7 @@ def lint_as(job: Job, text: bytes, consulted: Consulted | None = None) -> list[F
     has_contracts = bool(job.policy.located.settings.contracts)
     rules = job.rules if has_contracts else binding(job.rules, path, text)
     found = lint_text(text, path, rules, consulted=consulted)
-    if b"fmcheck:" not in text:
+    if b"fmcheck" not in text:
         return found  # there is no such comment
     from fmcheck.lint.run import suppression_comments
 

@@ -32,6 +32,8 @@ _CLASS = "class _:\n"
 _CLASS_LINE = regex(r"^\f*class[\s\\]+(\w+)", re.MULTILINE)
 _WORD = regex(r"[^\W\d]\w*")
 _DEFINED = regex(r"\bdef[\s\\]+(\w+)")
+#: What may end a field of an f-string, or may not stand in one, before Python 3.12.
+_ENDING = regex(r"""["'\\#\n{}!:]""")
 #: What a class may define, or give a value, beside others too.
 _BOUND = regex(
     r"\bdef[\s\\]+(\w+)|(?:\b(?:self|cls)[\s\\]*\.|^)[\s\\]*(\w+)"
@@ -286,6 +288,11 @@ class Module:
         if not starts:
             return Span(1, 1, 1, 1)
         return Span(line, start - starts[line - 1] + 1, last, end - starts[last - 1] + 1)
+
+    def offset(self, line: int, column: int) -> int:
+        """Returns the offset of a line and a column; below the last line it is the end."""
+        starts = self.line_starts
+        return starts[line - 1] + column - 1 if line <= len(starts) else len(self.text)
 
 
 class Family:
@@ -581,6 +588,21 @@ class Part:
                 (other if isinstance(other, Span) else self.span(other), text)
                 for other, text in related
             ),
-            edits=tuple(edits),
+            edits=() if any(map(self._harms, edits)) else tuple(edits),
             safe=safe,
         )
+
+    def _harms(self, edit: Edit) -> bool:
+        """Tells whether an edit takes a comment out, or puts into an f-string what may end it."""
+        span, offset = edit.span, self.module.offset
+        start, end = offset(span.line, span.column), offset(span.end_line, span.end_column)
+        if self.module.text.count("#", start, end) > edit.text.count("#"):
+            return True
+        return bool(_ENDING.search(edit.text)) and any(
+            first < start and end < last for first, last in self._f_strings
+        )
+
+    @cached_property
+    def _f_strings(self) -> Sequence[tuple[int, int]]:
+        """Where the f-strings of the part stand."""
+        return [self.place(one) for one in self._nodes if isinstance(one, cst.FormattedString)]
