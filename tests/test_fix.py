@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import subprocess
+import sys
 
 import pytest
 from msgspec.structs import replace
@@ -86,6 +89,45 @@ def test_diff_of_a_file_without_final_newline_says_so(lint, tmp_path):
     _, out, _ = lint("--diff", "a.py")
 
     assert out.count("\\ No newline at end of file\n") == 2
+
+
+PATCHED = {
+    "carriage returns": DEAD_ASSERT.replace("\n", "\r\n").encode(),
+    "one line of two ends": DEAD_ASSERT.replace("torch\n", "torch\r\n").encode(),
+    "latin-1": b"# coding: latin-1\n# \xe9\n" + DEAD_ASSERT.encode(),
+    "byte-order mark": b"\xef\xbb\xbf" + DEAD_ASSERT.encode(),
+    "control characters": f"{DEAD_ASSERT}    # \x1b[31m \x0b \u2028 \u202e\n".encode(),
+    "no final newline": DEAD_ASSERT.rstrip("\n").encode(),
+}
+
+
+@pytest.mark.parametrize("name", ["a.py", "a b.py"])
+@pytest.mark.parametrize("text", PATCHED.values(), ids=PATCHED)
+@pytest.mark.parametrize(
+    "tool",
+    [["git", "apply", "-p0"], ["patch", "--binary", "-p0", "-s", "-i"]],
+    ids=["git", "patch"],
+)
+def test_a_difference_is_a_patch(tmp_path, name, text, tool):
+    if shutil.which(tool[0]) is None:
+        pytest.skip(f"no {tool[0]} here")
+    (tmp_path / name).write_bytes(text)
+    lint = [sys.executable, "-m", "fmcheck", "lint", "--no-cache"]
+
+    shown = subprocess.run([*lint, "--diff", name], cwd=tmp_path, capture_output=True)
+    (tmp_path / "d.diff").write_bytes(shown.stdout)
+    subprocess.run([*tool, "d.diff"], cwd=tmp_path, check=True)
+
+    patched = (tmp_path / name).read_bytes()
+    (tmp_path / name).write_bytes(text)
+    subprocess.run([*lint, "--fix", name], cwd=tmp_path, check=True, capture_output=True)
+    assert patched == (tmp_path / name).read_bytes() != text
+
+
+def test_a_difference_in_colour_shows_what_a_terminal_would_obey(lint, tmp_path):
+    (tmp_path / "a.py").write_text(f"{DEAD_ASSERT}    # \x1b[2J\n")
+
+    assert "\\x1b[2J" in lint("--diff", "--color", "always", "a.py")[1]
 
 
 def test_a_link_stays_a_link(lint, tmp_path):

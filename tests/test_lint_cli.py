@@ -128,6 +128,42 @@ def test_a_run_without_a_rule_is_an_error(lint, tmp_path, options):
     assert err == "fmcheck: --ignore: expected at least one selected rule to be left, got none\n"
 
 
+@pytest.mark.parametrize(
+    ("settings", "options", "where"),
+    [
+        ('ignore = ["FM301"]', ("--select", "FM301"), "{} key `ignore`"),
+        ('ignore = ["ALL"]', ("--select", "FM3"), "{} key `ignore`"),
+        ('select = ["FM301"]\nignore = ["FM3"]', (), "{} key `ignore`"),
+        ('select = ["FM301"]', ("--ignore", "FM301"), "--ignore"),
+        (
+            'ignore = ["FM301"]',
+            ("--select", "FM301,FM601", "--ignore", "FM601"),
+            "--ignore and {} key `ignore`",
+        ),
+    ],
+)
+def test_settings_that_leave_no_selected_rule_are_an_error(
+    lint, tmp_path, settings, options, where
+):
+    (tmp_path / "pyproject.toml").write_text(f"[tool.fmcheck]\n{settings}\n")
+    (tmp_path / "a.py").write_text(STRAY_EVENT)
+
+    status, out, err = lint(*options, "a.py")
+
+    assert (status, out) == (2, "")
+    where = where.format(f"{tmp_path}/pyproject.toml:")
+    assert err == f"fmcheck: {where}: expected at least one selected rule to be left, got none\n"
+
+
+def test_one_of_two_trees_may_ignore_what_is_selected(lint, tmp_path):
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a.py").write_text(STRAY_EVENT)
+    (tmp_path / "one" / "pyproject.toml").write_text('[tool.fmcheck]\nignore = ["FM301"]\n')
+
+    assert lint("--select", "FM301", "one", "other")[0] == 1
+
+
 def test_settings_may_ignore_every_rule(lint, tmp_path):
     (tmp_path / "pyproject.toml").write_text('[tool.fmcheck]\nignore = ["ALL"]\n')
     (tmp_path / "a.py").write_text(STRAY_EVENT)

@@ -140,8 +140,8 @@ def test_what_a_program_said_follows_an_error_on_its_own_lines():
 
 
 def test_a_difference_names_its_file_on_one_line():
-    lines = unified_diff(f"{HOSTILE}.py", b"x = 1\n", b"x = 2\n").splitlines()
-    assert [line[:3] for line in lines] == ["---", "+++", "@@ ", "-x ", "+x "]
+    lines = unified_diff(f"{HOSTILE}.py", b"x = 1\n", b"x = 2\n").decode().split("\n")
+    assert [line[:3] for line in lines] == ["---", "+++", "@@ ", "-x ", "+x ", ""]
 
 
 def test_a_junit_report_names_a_file_on_one_line():

@@ -460,12 +460,19 @@ def _first(text: str) -> str:
 
 
 def _show_diff(outcome: Outcome, arguments: argparse.Namespace) -> None:
-    from fmcheck.report.colour import paint_diff
+    from fmcheck.report.colour import paint_diff, plain
     from fmcheck.report.text import count
 
-    paint = _paint(arguments, sys.stdout.isatty())
+    is_terminal = sys.stdout.isatty()
+    paint = _paint(arguments, is_terminal)
     for diff in outcome.diffs:
-        print(paint_diff(printable(diff, keep="\t\n\f"), paint), end="")
+        if is_terminal or paint is not plain:
+            text = diff.decode(errors="surrogateescape").replace("\r\n", "\n")
+            print(paint_diff(printable(text, keep="\t\n\f"), paint), end="")
+        else:  # a patch, byte for byte
+            sys.stdout.flush()
+            sys.stdout.buffer.write(diff)
+            sys.stdout.buffer.flush()
     unchecked = [one for one in outcome.findings if one.code in ("FM001", "FM002")]
     for one in unchecked:
         print(printable(f"fmcheck: {one.path}: {one.whole}"), file=sys.stderr)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from bisect import bisect_right, insort
 from collections import Counter
 from typing import TYPE_CHECKING
@@ -76,16 +77,19 @@ def fixed_source(source: str, findings: Iterable[Finding]) -> str:
     return _apply(source, findings)[0]
 
 
-def unified_diff(path: str, before: bytes, after: bytes) -> str:
-    """Returns the difference of two texts of a file as `diff -u` shows it."""
+def unified_diff(path: str, before: bytes, after: bytes) -> bytes:
+    """Returns the difference of two texts of a file as `diff -u` shows it, for `patch` to take."""
     import difflib
 
-    old, new = (split_lines(decode(text).raw) for text in (before, after))
+    # Only `\n` ends a line of a patch.
+    old, new = (list(io.BytesIO(text)) for text in (before, after))
     shown = printable(path)  # on one line, whatever the file is called
+    # By a tab `patch` sees where a name with spaces ends.
+    name = f"{shown}\t".encode() if " " in shown else shown.encode()
     out = []
-    for line in difflib.unified_diff(old, new, shown, shown):
-        out.append(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n")
-    return "".join(out)
+    for line in difflib.diff_bytes(difflib.unified_diff, old, new, name, name):
+        out.append(line if line.endswith(b"\n") else line + b"\n\\ No newline at end of file\n")
+    return b"".join(out)
 
 
 def _apply(source: str, findings: Iterable[Finding]) -> tuple[str, list[Finding]]:

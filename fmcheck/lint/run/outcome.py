@@ -48,7 +48,7 @@ class Outcome(Struct):
     refused: list[tuple[str, str]] = []
     unwritten: list[tuple[str, str]] = []
     kept: dict[str, str] = {}
-    diffs: list[str] = []
+    diffs: list[bytes] = []
     stdin: bytes | None = None
     allowed: int = 0
     notes: list[str] = []

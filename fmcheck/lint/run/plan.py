@@ -28,7 +28,7 @@ class Policy(Struct, frozen=True, eq=False):
     """What one settings file and the command line ask for together.
 
     `per_file` holds codes that are ignored in the files of a pattern. `notes` say which of the
-    ignored rules were removed.
+    ignored rules were removed, and `emptied` where those are ignored that were all selected.
     """
 
     located: Located
@@ -38,6 +38,7 @@ class Policy(Struct, frozen=True, eq=False):
     excludes: Excludes
     baseline: Path | None
     notes: Sequence[str] = ()
+    emptied: str = ""
 
     def codes_for(self, path: Path) -> Codes:
         """Returns the codes that the file is checked for."""
@@ -100,8 +101,9 @@ def plan(request: Request) -> LintPlan:
             # A file may be named in two ways only if two paths are given.
             key = os.path.abspath(file) if len(request.paths) > 1 else file
             jobs.setdefault(key, Job(file, policy, request.stdin))
-    if request.ignore and not any(policy.rules for _, policy in policies):
-        raise UsageError("--ignore", "expected at least one selected rule to be left, got none")
+    emptied = [policy.emptied for _, policy in policies]
+    if emptied and all(emptied):
+        raise UsageError(emptied[0], "expected at least one selected rule to be left, got none")
     return LintPlan(list(jobs.values()), policies, outside)
 
 
@@ -117,6 +119,12 @@ def _policy(request: Request, located: Located) -> Policy:
     selected = _from(request.select, "--select") or _from(settings.select, _key(located, "select"))
     ignored = [*_from(request.ignore, "--ignore"), *_from(settings.ignore, _key(located, "ignore"))]
     checked = select_codes(known, selected, ignored)
+    emptied = ""
+    # Settings that select nothing may ignore all: a tree in which the linter is switched off.
+    if (selected or request.ignore) and checked.isdisjoint(known):
+        wanted = select_codes(known, selected, ()) & known.keys()
+        at = [one[1] for one in ignored if named_codes(known, [one]) & wanted]
+        emptied = " and ".join(dict.fromkeys(at))
     per_file = []
     for pattern, given in settings.per_file_ignores.items():
         key = _key(located, f'per-file-ignores."{pattern}"')
@@ -134,6 +142,7 @@ def _policy(request: Request, located: Located) -> Policy:
         excludes=_excludes(request, located),
         baseline=request.baseline or baseline,
         notes=tuple(removed_rules(ignored)),
+        emptied=emptied,
     )
 
 
