@@ -12,8 +12,13 @@ from typing import TYPE_CHECKING
 import pytest
 from lsprotocol import types
 from pygls.lsp.client import LanguageClient
+from pygls.workspace import PositionCodec, TextDocument
 
 from fmcheck.cli import main
+from fmcheck.finding import Span
+from fmcheck.lint.source import split_lines
+from fmcheck.server import translated
+from fmcheck.server.serving import make_server
 from tests.sources import DEAD_ASSERT, STRAY_EVENT
 
 if TYPE_CHECKING:
@@ -84,7 +89,7 @@ class Editor:
 
     def apply(self, action: types.CodeAction) -> str:
         """Returns the text with the edits of an action made, as an editor makes them."""
-        lines = self.text.splitlines(keepends=True)
+        lines = split_lines(self.text)
         starts = [sum(map(len, lines[:number])) for number in range(len(lines) + 1)]
         text = self.text
         for edit in sorted(
@@ -161,15 +166,88 @@ def test_all_safe_fixes_are_one_action(edit) -> None:
     edit(steps)
 
 
-def test_a_finding_can_be_suppressed_with_a_reason(edit) -> None:
+SUPPRESS = "Suppress {} here, for a reason to be written"
+CALL = "torch._assert_async((values >= 0).all())"
+
+
+@pytest.mark.parametrize(
+    ("written", "ended"),
+    [
+        (CALL, CALL),
+        (f"x = {CALL} \\\n        or values", "or values"),
+        (CALL.replace("values", 'values["""\n"""]'), ").all())"),
+        ("with torch._assert_async((values >= 0).all(\n    )):\n        pass", "    )):"),
+        (f"{CALL}  # noqa: X", "# noqa: X"),
+    ],
+    ids=["one line", "continued", "string", "header", "comment"],
+)
+@pytest.mark.parametrize("newline", ["\n", "\r\n", "\r"])
+def test_a_finding_can_be_suppressed_with_a_reason(edit, written, ended, newline) -> None:
     async def steps(editor: Editor) -> None:
-        (found,) = await editor.open(STRAY_EVENT)
+        text = DEAD_ASSERT.replace(CALL, written).replace("\n", newline)
+        (found,) = await editor.open(text)
         offered = {one.title: one for one in await editor.actions(found.range)}
-        suppressed = editor.apply(offered["Suppress FM301 on this line"])
-        assert "torch.cuda.Event()  # fmcheck: ignore[FM301] why this is right\n" in suppressed
-        assert await editor.type(suppressed) == []
+        suppressed = editor.apply(offered[SUPPRESS.format("FM601")])
+        comment = "  # fmcheck: ignore[FM601]"
+        assert f"{ended}{comment}{newline}" in suppressed
+        # Without a reason it does not count.
+        assert [one.code for one in await editor.type(suppressed)] == ["FM601", "FM004"]
+        assert await editor.type(suppressed.replace(comment, f"{comment} a test")) == []
 
     edit(steps)
+
+
+def test_what_cannot_be_suppressed_is_not_offered_to_be(edit) -> None:
+    async def steps(editor: Editor) -> None:
+        comments = "  # fmcheck: ignore[FM601]\n    values.sum()  # fmcheck: ignore[FM301] why"
+        found = await editor.open(DEAD_ASSERT.replace(CALL, f"{CALL}{comments}"))
+        assert {one.code for one in found} == {"FM601", "FM004", "FM003"}
+        whole = types.Range(found[0].range.start, types.Position(9, 0))
+        offered = [one.title for one in await editor.actions(whole)]
+        assert [one for one in offered if "Suppress" in one] == [SUPPRESS.format("FM601")]
+
+    edit(steps)
+
+
+ENDS = "\f\v\x1c\x1d\x1e\x85\u2028\u2029"
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n", "\r"])
+def test_only_line_feeds_and_carriage_returns_end_lines(edit, newline) -> None:
+    async def steps(editor: Editor) -> None:
+        text = DEAD_ASSERT.replace("torch\n", f"torch  # {ENDS}\n\f\n", 1)
+        (found,) = await editor.open(text.replace("\n", newline))
+        assert found.range == types.Range(types.Position(5, 4), types.Position(5, 4 + len(CALL)))
+        fix, suppress, fix_all = await editor.actions(found.range)
+        for action in (fix, fix_all):
+            fixed = text.replace(".all())", '.all(), "check: (values >= 0).all()")')
+            assert editor.apply(action) == fixed.replace("\n", newline)
+        assert f"{CALL}  # fmcheck" in editor.apply(suppress)
+
+    edit(steps)
+
+
+def test_the_client_sends_whole_texts(tmp_path: Path) -> None:
+    assert make_server()._text_document_sync_kind is types.TextDocumentSyncKind.Full
+
+
+@pytest.mark.parametrize(
+    ("encoding", "start"),
+    [
+        (types.PositionEncodingKind.Utf8, 12),
+        (types.PositionEncodingKind.Utf16, 8),
+        (types.PositionEncodingKind.Utf32, 7),
+    ],
+)
+def test_places_are_those_of_the_encoding(encoding, start) -> None:
+    codec = PositionCodec(encoding)
+    text = "x = 1\f\n'🚀\u2028'; ab"
+    document = TextDocument("file:///a.py", text, position_codec=codec)
+    found = translated.range_of(Span(2, 7, 2, 9), document)
+    assert found == types.Range(types.Position(1, start - 1), types.Position(1, start + 1))
+    assert translated.whole(document).end == found.end
+    ended = TextDocument("file:///a.py", f"{text}\n", position_codec=codec)
+    assert translated.whole(ended).end == types.Position(2, 0)
 
 
 def test_hovering_shows_the_page_of_the_rule_and_nothing_elsewhere(edit) -> None:

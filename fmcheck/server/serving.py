@@ -28,7 +28,10 @@ class Server(LanguageServer):
     """What the server knows of the documents that are open."""
 
     def __init__(self) -> None:
-        super().__init__("fmcheck", __version__)
+        # pygls makes single changes by lines that end at form feeds and the like too.
+        super().__init__(
+            "fmcheck", __version__, text_document_sync_kind=types.TextDocumentSyncKind.Full
+        )
         self.found: dict[str, Sequence[Finding]] = {}
         self._kept = Kept()
         self._waiting: dict[str, asyncio.Task[None]] = {}
@@ -128,16 +131,16 @@ def actions(server: Server, params: types.CodeActionParams) -> list[types.CodeAc
     for one in _near(server, uri, params.range.start.line, params.range.end.line):
         if one.edits:
             offered.append(translated.fix(one, document))
-        offered.append(translated.suppression(one, document))
+        suppression = translated.suppression(one, document)
+        offered += [suppression] if suppression is not None else []
     if any(one.edits and one.safe for one in server.current(uri)):
         offered.append(_fix_all(document))
     return offered
 
 
 def _fix_all(document: TextDocument) -> types.CodeAction:
-    end = types.Position(len(document.lines), 0)
     whole = types.TextEdit(
-        types.Range(types.Position(0, 0), end), checking.fixed(document.path, document.source)
+        translated.whole(document), checking.fixed(document.path, document.source)
     )
     return types.CodeAction(
         title="Fix all that fmcheck can fix safely",

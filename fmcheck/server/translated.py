@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING
 from lsprotocol import types
 
 from fmcheck.finding import Severity
+from fmcheck.lint.own import OWN_CODES
+from fmcheck.lint.run.suppression_comments import last_line
+from fmcheck.lint.source import split_lines
 
 if TYPE_CHECKING:
     from pygls.workspace import TextDocument
@@ -26,7 +29,16 @@ def range_of(span: Span, document: TextDocument) -> types.Range:
     start = types.Position(span.line - 1, span.column - 1)
     end = types.Position(span.end_line - 1, span.end_column - 1)
     codec = document.position_codec
-    return codec.range_to_client_units(document.lines, types.Range(start, end))
+    # Not by `document.lines`, which ends them at form feeds and the like too.
+    return codec.range_to_client_units(split_lines(document.source), types.Range(start, end))
+
+
+def whole(document: TextDocument) -> types.Range:
+    """Returns the range of all of a document."""
+    # A last line without an end is one, and behind an end begins another.
+    lines = split_lines(f"{document.source}\0")
+    units = document.position_codec.client_num_units(lines[-1][:-1])
+    return types.Range(types.Position(0, 0), types.Position(len(lines) - 1, units))
 
 
 def diagnostic(finding: Finding, document: TextDocument) -> types.Diagnostic:
@@ -68,16 +80,21 @@ def fix(finding: Finding, document: TextDocument) -> types.CodeAction:
     )
 
 
-def suppression(finding: Finding, document: TextDocument) -> types.CodeAction:
-    """Returns the action that suppresses a finding on its line, with a reason to fill in."""
-    line = document.lines[finding.span.line - 1].rstrip("\r\n")
-    comment = f"  # fmcheck: ignore[{finding.code}] why this is right"
-    at = types.Position(finding.span.line - 1, document.position_codec.client_num_units(line))
+def suppression(finding: Finding, document: TextDocument) -> types.CodeAction | None:
+    """Returns the action that writes a comment for a finding at the end of its statement.
+
+    The reason is left to write: without it nothing is suppressed. None where no comment can be.
+    """
+    lines = [line.rstrip("\r\n") for line in split_lines(document.source)]
+    number = last_line([f"{line}\n" for line in lines], finding.span.line)
+    if finding.code in OWN_CODES or number is None:
+        return None
+    units = document.position_codec.client_num_units(lines[number - 1])
+    at = types.Position(number - 1, units)
+    edit = types.TextEdit(types.Range(at, at), f"  # fmcheck: ignore[{finding.code}]")
     return types.CodeAction(
-        title=f"Suppress {finding.code} on this line",
+        title=f"Suppress {finding.code} here, for a reason to be written",
         kind=types.CodeActionKind.QuickFix,
         diagnostics=[diagnostic(finding, document)],
-        edit=types.WorkspaceEdit(
-            changes={document.uri: [types.TextEdit(types.Range(at, at), comment)]}
-        ),
+        edit=types.WorkspaceEdit(changes={document.uri: [edit]}),
     )
