@@ -233,6 +233,35 @@ def test_file_that_cannot_be_parsed_is_one_diagnostic_and_the_run_goes_on(lint, 
     ]
 
 
+@pytest.mark.parametrize(
+    ("broken", "place"),
+    [
+        ('print "x"\nx = 1\n', (7, 1)),
+        ('if x:\n    print "x"\n', (8, 5)),
+        ("\n\nx = (1,\ny = 2\n", (9, 5)),
+        ("\n\nx = 'abc\n", (9, 5)),
+        ("\f\nx = 1 )\n", (8, 7)),
+    ],
+)
+def test_a_file_that_does_not_parse_is_reported_where_python_says(lint, tmp_path, broken, place):
+    (tmp_path / "a.py").write_text(STRAY_EVENT + broken)
+
+    status, out, _ = lint("--format", "json", "a.py")
+    (found,) = json.loads(out)
+
+    assert (status, found["code"]) == (2, "FM001")
+    assert (found["line"], found["column"]) == place
+    assert "expected one of" not in found["message"]
+
+
+def test_what_nests_too_deeply_is_reported_on_its_line(lint, tmp_path):
+    (tmp_path / "a.py").write_text(f"{STRAY_EVENT}\n\nx = 1\ny = [\n    {'-' * 2500}1\n]\n")
+
+    _, out, _ = lint("--format", "json", "a.py")
+
+    assert [(one["code"], one["line"]) for one in json.loads(out)] == [("FM001", 11)]
+
+
 def test_file_of_no_concern_is_not_parsed(lint, tmp_path):
     (tmp_path / "a.py").write_bytes(b"def f(:\n")
 
@@ -398,5 +427,5 @@ def test_what_is_too_deep_to_check_is_said_and_the_rest_is_checked(lint, tmp_pat
     assert status == 2
     assert [(entry["code"], entry["line"]) for entry in json.loads(out)] == [
         ("FM301", 5),
-        ("FM001", 8),
+        ("FM001", 10),
     ]

@@ -231,7 +231,7 @@ def test_help_is_grouped_and_names_the_exit_statuses(capsys, lint):
     out = capsys.readouterr().out
     for heading in ("which rules:", "which files and lines:", "fixes:", "baseline:", "output:"):
         assert f"\n{heading}\n" in out
-    for status in (" 0 ", " 1 ", " 2 ", " 130 "):
+    for status in (" 0 ", " 1 ", " 2 ", " 130 ", " 141 "):
         assert f"\n {status}" in out
 
 

@@ -40,10 +40,11 @@ in the source:
 exit status:
   0    nothing found (notes alone are nothing); with --diff: nothing to fix
   1    warnings or errors found; with --diff: there is a difference
-  2    could not check everything: bad input, a file that cannot be read or decoded, a
-       file of a rule's concern that does not parse, a rule that failed, a file that
-       cannot be written, or an error of fmcheck's own, which `--traceback` shows
+  2    could not check everything: bad input, a file that cannot be read or decoded,
+       what a rule looks at and does not parse, a rule that failed, a file that cannot
+       be written, or an error of fmcheck's own, which `--traceback` shows
   130  interrupted
+  141  the reader of the output was gone, as behind `| head`
 """
 
 

@@ -78,7 +78,7 @@ def _lint(file: File, rules: Sequence[Rule], whole: bool) -> list[Finding]:
     try:
         return _by_rules(Module(file, whole=True), rules)
     except CutError as err:
-        why, line, column = err.where()
+        why, line, column = err.where(file.text)
         return [unreadable(file.path, f"does not parse: {why}", line, column)]
 
 
@@ -96,9 +96,9 @@ def _by_rules(module: Module, rules: Sequence[Rule]) -> list[Finding]:
         left = ", ".join(one.code for one in rules[done:])
         why = f"could not be checked for {left}: rules took over {most:.1f} s"
         found.append(unreadable(module.path, f"{why} of processor time", left_out="the rest"))
-    for (start, _), why in module.too_deep.items():
+    for at, why in module.too_deep.items():
         message = f"could not be checked: {why}"
-        line = module.line_of(start)
+        line = module.line_of(at)
         found.append(unreadable(module.path, message, line, left_out="this part of the file"))
     module.forget()
     return found

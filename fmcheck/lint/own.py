@@ -46,7 +46,8 @@ OWN_CODES = {
             """A file, or a part of one, that could not be checked.
 
 It cannot be read, is not in its own encoding, does not parse, nests too deeply, or is too long to
-be parsed in one piece. The run goes on with the other files and ends with exit status 2. This
+be parsed in one piece. Only what a rule looks at is parsed: the functions, classes and other
+statements that hold the words of a rule. The run goes on with the other files and ends with exit status 2. This
 cannot be turned off: a file that was not checked is not clean.
 """,
         ),

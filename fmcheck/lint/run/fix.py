@@ -130,9 +130,9 @@ def _overlaps(edit: tuple[int, int, str], taken: Sequence[tuple[int, int, str]])
 
 def _parses(source: str) -> bool:
     """Asks libcst, whose grammar does not depend on this interpreter's."""
-    from fmcheck.lint.source.tree import is_too_deep
+    from fmcheck.lint.source.tree import too_deep_at
 
-    if is_too_deep(source):
+    if too_deep_at(source) is not None:
         return False
     try:
         cst.parse_module(source)

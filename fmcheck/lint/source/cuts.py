@@ -34,7 +34,11 @@ _QUOTING = regex(
 
 
 class TooDeepError(Exception):
-    """Source that nests so deeply, or is so long, that libcst is not asked to parse it."""
+    """Source that nests so deeply, or is so long, that libcst is not asked to parse it: from `at`."""
+
+    def __init__(self, why: str, at: int = 0) -> None:
+        super().__init__(why)
+        self.at = at
 
 
 class BlockStart(Struct, frozen=True):

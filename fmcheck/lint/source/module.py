@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from bisect import bisect_right
 from collections import Counter
 from functools import cached_property
@@ -57,12 +58,23 @@ class Reporting(Protocol):
 class CutError(Exception):
     """A slice does not parse by itself: the module is to be parsed whole."""
 
-    def where(self) -> tuple[str, int, int]:
-        """Returns what the parser said, and the line and column in what it was given."""
-        err = self.__cause__
-        if not isinstance(err, cst.ParserSyntaxError):
-            return str(err), 1, 1
-        return err.message.splitlines()[-1], err.editor_line, err.editor_column
+    def where(self, text: str) -> tuple[str, int, int]:
+        """Returns why a text does not parse, and the line and column: Python's own, if it agrees."""
+        import ast  # for what does not parse alone
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                ast.parse(text, "source")
+            except SyntaxError as err:
+                if err.lineno and err.filename == "source":  # within an f-string it may be another
+                    return err.msg, err.lineno, err.offset or 1
+            except (ValueError, RecursionError, MemoryError):
+                pass
+        found = self.__cause__
+        if not isinstance(found, cst.ParserSyntaxError):
+            return str(found), 1, 1
+        return found.message.splitlines()[-1], found.editor_line, found.editor_column
 
 
 class Module:
@@ -81,8 +93,8 @@ class Module:
         self.neighbours: list[Module] = []
         #: What the model has worked out about the module, by whoever asked.
         self.memo: dict[Any, Any] = {}
-        #: The slices that nest too deeply to be parsed.
-        self.too_deep: dict[tuple[int, int], str] = {}
+        #: Where slices nest too deeply to be parsed, and why it is too deep.
+        self.too_deep: dict[int, str] = {}
 
     def forget(self) -> None:
         """Takes apart what refers to itself, so that it goes without the garbage collector."""
@@ -169,7 +181,7 @@ class Module:
         try:
             end = stretch.tree.place(stretch.tree.root)[0]
         except TooDeepError as err:
-            self.too_deep[0, len(self.text)] = str(err)
+            self.too_deep[err.at] = str(err)
             return
         for statement in stretch.tree.root.body:
             # From where the one before ends: decorators are part of it.
@@ -475,7 +487,7 @@ class Stretch:
         try:
             return list(self._parts())
         except TooDeepError as err:
-            self.module.too_deep[self.place.start, self.place.end] = str(err)
+            self.module.too_deep[self.place.start + err.at] = str(err)
             return ()
         except CutError:
             if not self.module.is_neighbour:

@@ -58,8 +58,9 @@ class Tree:
             raise TooDeepError(
                 f"its {len(text):,} characters are more than {MOST_SIGNS:,} to parse"
             )
-        if is_too_deep(text):
-            raise TooDeepError("it nests too deeply")
+        at = too_deep_at(text)
+        if at is not None:
+            raise TooDeepError("it nests too deeply", at)
         self._before = len(before)
         # libcst drops a form feed that is followed by code.
         self._fed = [match.start() for match in _FORM_FEED.finditer(text)] if "\f" in text else []
@@ -144,10 +145,10 @@ class Kept:
 KEPT: ContextVar[Kept | None] = ContextVar("KEPT", default=None)
 
 
-def is_too_deep(text: str) -> bool:
-    """Tells whether source may nest deeper than libcst bears, by its signs alone."""
+def too_deep_at(text: str) -> int | None:
+    """Returns where source may nest deeper than libcst bears, by its signs alone; None: nowhere."""
     if sum(map(text.count, (*_DEEPENING, *_DEEPENING_WORDS))) <= MOST_DEPTH:
-        return False
+        return None
     depths, choices = [0], 0
     heads = [0]  # how many lambdas lack their colon, bracket by bracket
     for match in _TOKEN.finditer(text):
@@ -171,5 +172,5 @@ def is_too_deep(text: str) -> bool:
             depths[-1] += 1
             heads[-1] += match[0] == "lambda"
         if len(depths) + choices > MOST_DEPTH or sum(depths) > MOST_DEPTH:
-            return True
-    return False
+            return match.start()
+    return None
