@@ -476,6 +476,29 @@ def test_a_marker_that_is_a_link_makes_no_folder_ours(project, tmp_path):
     assert before.keys() < {path.name for path in (tmp_path / "results").iterdir()}
 
 
+@pytest.mark.parametrize("name", [stored.MARKER, ".gitignore"])
+@pytest.mark.parametrize("kept", [0, 20])
+def test_a_marker_that_was_cut_short_is_written_again(project, name, kept):
+    project.run("--cache-dir", "c", "src")
+    (project.folder / "c" / stored.MARKER).write_bytes(stored.MARK[:kept])
+    path = project.folder / "c" / name
+    path.write_bytes(path.read_bytes()[:kept])
+    (project.folder / "src" / "more.py").write_text(EVENT)
+
+    assert project.run("--cache-dir", "c", "src").returncode == 1
+    assert (project.folder / "c" / stored.MARKER).read_bytes() == stored.MARK
+    assert (project.folder / "c" / ".gitignore").read_text() == "# Made by fmcheck.\n*\n"
+
+
+def test_an_empty_marker_beside_files_of_others_makes_no_folder_ours(project, tmp_path):
+    before = results(tmp_path / "results")
+    for name in (stored.MARKER, ".gitignore"):
+        (tmp_path / "results" / name).touch()
+
+    assert project.run("--cache-dir", "results", "src").returncode == 2
+    assert before.keys() < {path.name for path in (tmp_path / "results").iterdir()}
+
+
 def test_an_empty_folder_becomes_a_cache_and_one_of_0_1_stays_one(project):
     for name in ("empty", "older"):
         (project.folder / name).mkdir()

@@ -32,6 +32,7 @@ MARK = (
     b"# The cache of fmcheck, which removes old files of its own here.\n"
 )
 _IGNORE = b"# Made by fmcheck.\n*\n"
+_OWN = {".gitignore": _IGNORE, MARKER: MARK}
 #: The kinds of blobs: a run as it was reported, and the findings of files.
 KINDS = ("run", "files")
 #: The packages on whose sources the findings hang, and what is said of them.
@@ -132,7 +133,7 @@ def refusal(folder: str) -> str:
         # Not there, or nothing can be stored there, which is no error.
         is_file = os.path.exists(folder) and not os.path.isdir(folder)
         return "is not a folder" if is_file else ""
-    if not names or _is_marked(folder) or _is_of_0_1(folder, names):
+    if not names or _is_marked(folder) or _holds_ours_alone(folder, names):
         return ""
     return "is not empty, and no cache of fmcheck"
 
@@ -142,11 +143,21 @@ def _is_marked(folder: str) -> bool:
     return not os.path.islink(marker) and content_of(marker) == MARK
 
 
-def _is_of_0_1(folder: str, names: list[str]) -> bool:
-    """Tells whether a folder holds nothing but what fmcheck 0.1 stored, which had no marker."""
-    return content_of(os.path.join(folder, ".gitignore")) == _IGNORE and all(
-        name == ".gitignore" or _kind(name) for name in names
+def _holds_ours_alone(folder: str, names: list[str]) -> bool:
+    """Tells whether a folder holds what fmcheck stored and nothing else, if without a whole marker.
+
+    Version 0.1 had no marker; a full disk, or a run beside this one, leaves it cut short.
+    """
+    return ".gitignore" in names and all(
+        _kind(name) or (name in _OWN and _is_begun(os.path.join(folder, name), _OWN[name]))
+        for name in names
     )
+
+
+def _is_begun(path: str, whole: bytes) -> bool:
+    """Tells whether a file holds this content as far as it goes."""
+    content = None if os.path.islink(path) else content_of(path)
+    return content is not None and whole.startswith(content)
 
 
 def load(path: str) -> Any:
@@ -238,8 +249,10 @@ def _make(folder: str) -> None:
     os.makedirs(folder, exist_ok=True)
     if refusal(folder):
         raise OSError("not ours")
-    for name, content in ((MARKER, MARK), (".gitignore", _IGNORE)):
+    for name, content in _OWN.items():
         path = os.path.join(folder, name)
+        if _is_begun(path, content) and content_of(path) != content:
+            _remove(path)
         if not os.path.lexists(path):
             _create(path, content)
 
