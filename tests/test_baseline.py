@@ -215,12 +215,14 @@ def test_a_bad_baseline_is_one_error(lint, tmp_path, text, message):
     assert err.count("\n") == 1
 
 
-def test_an_update_needs_a_baseline(lint, tmp_path):
+@pytest.mark.parametrize("option", ["--update-baseline", "--add-to-baseline"])
+def test_an_update_needs_a_baseline(lint, tmp_path, option):
     (tmp_path / "a.py").write_text("")
 
-    status, _, err = lint("--update-baseline", ".")
+    status, _, err = lint(option, ".")
 
     assert status == 2
+    assert err.startswith(f"fmcheck: {option}: ")
     assert "expected `--baseline FILE` beside it, or a setting `baseline`" in err
 
 

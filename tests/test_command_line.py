@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shlex
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -141,3 +144,51 @@ def test_watch_goes_on_over_settings_in_the_making(
     err = capsys.readouterr().err
     assert "unknown key `tool.fmcheck.selec`" in err
     assert err.count("watching for changes") == 2
+
+
+GONE = "fmcheck: the current folder was removed: expected to run in one that exists\n"
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ("lint", "."),
+        ("lint", "--no-cache", "{}/a.py"),
+        ("lint", "--format", "sarif", "{}/a.py"),
+        ("lint", "--stdin-filename", "a.py", "-"),
+        ("ci", "--lint", "{}"),
+    ],
+)
+def test_a_current_folder_that_was_removed_is_one_error(tmp_path: Path, argv) -> None:
+    (tmp_path / "a.py").write_text("x = 1\n")
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    told = " ".join(shlex.quote(one.format(tmp_path)) for one in argv)
+    done = subprocess.run(
+        ["sh", "-c", f"rmdir {gone}; exec {sys.executable} -m fmcheck {told} < /dev/null"],
+        cwd=gone,
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.endswith(GONE)
+    assert "internal error" not in done.stderr
+
+
+def test_a_watched_folder_that_was_removed_ends_the_watch(lint, tmp_path, monkeypatch) -> None:
+    def removing(_: object) -> int:
+        tmp_path.rmdir()
+        return 0
+
+    monkeypatch.setattr("fmcheck.cli.lint._lint", removing)
+
+    status, _, err = lint("--watch", ".")
+
+    assert (status, err.endswith(GONE)) == (2, True)
+
+
+def test_without_its_folder_it_still_says_its_version(lint, tmp_path, capsys) -> None:
+    tmp_path.rmdir()
+    with pytest.raises(SystemExit):
+        main(["--version"])
+    assert capsys.readouterr().out.startswith("fmcheck ")

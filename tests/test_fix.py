@@ -208,7 +208,15 @@ def test_the_closing_line_offers_no_fix_that_is_refused(lint, tmp_path, kind, op
     assert outside.read_text() == DEAD_ASSERT
     assert ("1 can be fixed with `--fix`" in out) == (not option)
     assert "2 can be fixed" not in out
-    assert f"1 fix refused: tree/a.py ({why})" in out.splitlines()
+    assert (f"1 fix refused: tree/a.py ({why})" in out.splitlines()) == bool(option)
+
+
+def test_the_closing_line_speaks_of_what_remains_only_if_something_does(lint, tmp_path):
+    (tmp_path / "a.py").write_text(DEAD_ASSERT)
+    assert lint("--fix", "a.py")[1].endswith("\n1 fixed\n")
+
+    (tmp_path / "a.py").write_text(DEAD_ASSERT + STRAY_EVENT)
+    assert "1 fixed; the remaining findings are shown above\n" in lint("--fix", "a.py")[1]
 
 
 def test_the_closing_line_says_what_the_fixer_refused(lint, tmp_path, monkeypatch):

@@ -373,6 +373,17 @@ def test_source_that_is_no_regular_file_of_a_usual_size_costs_itself(lint, linte
     assert linted("odd/odd.py", "a.py") == ["odd/odd.py", "a.py"]
 
 
+def test_a_file_that_may_not_be_looked_at_is_not_said_to_be_missing(lint, tree, monkeypatch):
+    def refusing(path, real=os.lstat, **options):
+        if str(path).startswith("sub"):
+            raise PermissionError(13, "Permission denied", path)
+        return real(path, **options)
+
+    monkeypatch.setattr(os, "lstat", refusing)
+
+    assert lint("sub/b.py") == (2, "", "fmcheck: sub/b.py: cannot be read: Permission denied\n")
+
+
 def test_a_folder_that_cannot_be_listed_is_reported_and_the_others_are_linted(
     lint, tree, monkeypatch
 ):
@@ -394,6 +405,7 @@ def test_a_folder_that_cannot_be_listed_is_reported_and_the_others_are_linted(
         status, out, err = lint("--no-cache", "--format", "json", named)
         found = {entry["path"]: entry["code"] for entry in json.loads(out)}
         assert (status, err) == (2, "")
+        assert "file cannot be read: Permission denied" in out
         assert found.pop("sub/deep") == "FM001"
         assert len(found) == (5 if named == "." else 0)
 

@@ -146,6 +146,9 @@ def ended(err: BaseException, argv: Sequence[str]) -> int:
         _give_up_output()
         _complain(f"fmcheck: standard output: cannot be written: {err.strerror or err}")
         return FAILED
+    if isinstance(err, FileNotFoundError) and not _has_folder():
+        _complain("fmcheck: the current folder was removed: expected to run in one that exists")
+        return FAILED
     if isinstance(err, MemoryError):
         _forget_run()
         _complain("fmcheck: out of memory: not everything was checked; try fewer files or `-j 1`")
@@ -153,6 +156,15 @@ def ended(err: BaseException, argv: Sequence[str]) -> int:
     _forget_run()
     _complain(f"fmcheck: internal error: {_one_line(err)}; not everything was checked\n{_REPORT}")
     return FAILED
+
+
+def _has_folder() -> bool:
+    """Tells whether the folder that the command runs in still exists."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def _forget_run() -> None:

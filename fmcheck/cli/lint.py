@@ -411,10 +411,11 @@ def _closing(outcome: Outcome, arguments: argparse.Namespace) -> list[str]:
 
     lines = [text.summary(outcome.findings, outcome.files, outcome.rules)]
     if outcome.fixed:
-        lines.append(f"{outcome.fixed} fixed; the remaining findings are shown above")
+        left = "; the remaining findings are shown above" if outcome.findings else ""
+        lines.append(f"{outcome.fixed:,} fixed{left}")
     if offer := text.fixable(one for one in outcome.findings if one.path not in outcome.kept):
         lines.append(offer)
-    if kept := text.not_fixable(outcome.findings, outcome.kept):
+    if arguments.fix and (kept := text.not_fixable(outcome.findings, outcome.kept)):
         lines.append(kept)
     if outcome.allowed:
         lines.append(f"{outcome.allowed:,} more in the baseline")

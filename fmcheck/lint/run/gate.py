@@ -47,8 +47,10 @@ class Gate:
         wanted = {policy.baseline for _, policy in self._plan.policies} - {None}
         updating = self._request.updating is not Updating.NONE
         if updating and not wanted:
+            is_adding = self._request.updating is Updating.ADD
             raise UsageError(
-                "--update-baseline", "expected `--baseline FILE` beside it, or a setting `baseline`"
+                "--add-to-baseline" if is_adding else "--update-baseline",
+                "expected `--baseline FILE` beside it, or a setting `baseline`"
             )
         if wanted:
             from fmcheck.lint.run.baseline import Baseline  # most runs have none

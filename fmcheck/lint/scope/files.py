@@ -67,12 +67,11 @@ def python_files(
     be listed is yielded as it is: it is not a file that can be read, so it is reported as one.
 
     Raises:
-        UsageError: if a path does not exist.
+        UsageError: if a path does not exist, or may not be looked at.
     """
     seen: set[Path] = set()
     for path in paths:
-        if not os.path.lexists(path):
-            raise UsageError(str(path), f"no such file or folder{_sibling(path)}")
+        _check(path)
         if path.suffix == ".ipynb":
             raise UsageError(
                 str(path), "is a notebook, and no Python source; export it as a script"
@@ -184,6 +183,15 @@ def _gitignore(path: str, folder: str) -> Patterns:
         raise UsageError(path, f"cannot be read: {err.strerror or err}") from err
     text = content.decode("utf-8-sig", "surrogateescape")
     return Patterns(text.split("\n"), folder)
+
+
+def _check(path: Path) -> None:
+    try:
+        os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        raise UsageError(str(path), f"no such file or folder{_sibling(path)}") from None
+    except OSError as err:
+        raise UsageError(str(path), f"cannot be read: {err.strerror or err}") from err
 
 
 def _sibling(path: Path) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import contextlib
 import io
+import os
 import tokenize
 from itertools import accumulate
 from typing import TYPE_CHECKING
@@ -49,7 +50,12 @@ def read_with_state(path: str | Path) -> tuple[bytes, tuple[int, ...]]:
     Raises:
         OSError: if it is anything else, is too large, or cannot be read.
     """
-    text, at = read_with_stat(path, MOST_SOURCE)
+    try:
+        text, at = read_with_stat(path, MOST_SOURCE)
+    except OSError:
+        if os.path.isdir(path):
+            os.scandir(path).close()  # which says why its files are not known
+        raise
     return text, (at.st_mtime_ns, at.st_ctime_ns, at.st_size, at.st_ino)
 
 
