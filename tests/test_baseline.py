@@ -226,6 +226,20 @@ def test_an_update_needs_a_baseline(lint, tmp_path, option):
     assert "expected `--baseline FILE` beside it, or a setting `baseline`" in err
 
 
+def test_a_baseline_in_a_folder_that_may_not_be_looked_at_is_named(lint, tmp_path, monkeypatch):
+    def refusing(path, real=os.stat, **options):
+        if "closed" in str(path):
+            raise PermissionError(13, "Permission denied", path)
+        return real(path, **options)
+
+    (tmp_path / "a.py").write_text("x = 1\n")
+    monkeypatch.setattr(os, "stat", refusing)
+
+    status, _, err = lint("--baseline", "closed/b.json", "--update-baseline", "a.py")
+
+    assert (status, "internal error" in err, "closed/b.json" in err) == (2, False, True)
+
+
 def test_a_baseline_that_cannot_be_written_is_named_and_stays(lint, known, monkeypatch):
     before = (known / "base.json").read_bytes()
     (known / "a.py").write_text(STRAY_EVENT)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import pickle
 import sqlite3
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 from xml.etree import ElementTree
 
 import jsonschema
@@ -122,6 +124,35 @@ def test_sarif_of_a_path_outside_of_this_folder_is_absolute(lint, tmp_path, monk
 
     where = run["results"][0]["locations"][0]["physicalLocation"]["artifactLocation"]
     assert where == {"uri": f"file://{tmp_path}/a.py"}
+
+
+@pytest.mark.skipif(os.name != "posix", reason="names of POSIX")
+@pytest.mark.parametrize("name", ["a:b.py", "1:a.py", "c:/a.py", "mailto:a.py", "%41.py", "a?#.py"])
+def test_sarif_of_a_relative_name_is_a_relative_reference(lint, tmp_path, name):
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(STRAY_EVENT)
+
+    log = json.loads(lint("--format", "sarif", name)[1])
+    place = log["runs"][0]["results"][0]["locations"][0]["physicalLocation"]["artifactLocation"]
+
+    assert place["uriBaseId"] == "%SRCROOT%"
+    assert urlsplit(place["uri"])._replace(path="") == urlsplit("")
+    assert unquote(place["uri"]) == name
+
+
+@pytest.mark.skipif(os.name != "posix", reason="names of POSIX")
+@pytest.mark.parametrize("source", [STRAY_EVENT, BROKEN])
+def test_a_name_that_is_no_utf_8_is_the_same_in_json_and_gitlab(lint, tmp_path, source):
+    with open(os.fsencode(tmp_path) + b"/x\xff.py", "w") as file:
+        file.write(source)
+
+    as_json, as_gitlab = (lint("--format", one, ".")[1] for one in ("json", "gitlab"))
+
+    for text in (as_json, as_gitlab):
+        json.dumps(json.loads(text), ensure_ascii=False).encode()  # no half of a pair
+    assert json.loads(as_json)[0]["path"] == "x\\xff.py"
+    assert json.loads(as_gitlab)[0]["location"]["path"] == "x\\xff.py"
 
 
 def test_suppressed_results_give_their_reason(lint, tmp_path):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from fmcheck.report.well_formed import escaped
+
 if TYPE_CHECKING:
     from fmcheck.finding import Finding, Span
     from fmcheck.report.contents import Contents
@@ -17,7 +19,7 @@ def render(contents: Contents) -> str:
     """
     entries = [_entry(finding) for finding in contents.findings]
     entries += [{**_entry(one), "suppressed": one.suppressed} for one in contents.suppressed]
-    return json.dumps(entries, indent=2)
+    return json.dumps(escaped(entries), indent=2)
 
 
 def _entry(finding: Finding) -> dict[str, Any]:

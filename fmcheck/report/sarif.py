@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -132,7 +133,7 @@ def artifact_of(path: str) -> dict[str, str]:
     name = path.encode(errors="surrogateescape")
     if path.startswith("/"):
         return {"uri": f"file://{quote(name)}"}
-    # A drive's colon would be read as a scheme's.
-    if path[1:2] == ":":
+    # A drive's colon would be read as a scheme's; that of a name is quoted.
+    if os.path.splitdrive(path)[0]:
         return {"uri": f"file:///{quote(name, safe='/:')}"}
     return {"uri": quote(name), "uriBaseId": BASE}

@@ -17,7 +17,7 @@ def encoded(value: Any) -> bytes:
     try:
         return _encode(value)
     except UnicodeEncodeError:
-        return _encode(_escaped(msgspec.to_builtins(value)))
+        return _encode(escaped(msgspec.to_builtins(value)))
 
 
 def as_text(value: _Struct) -> _Struct:
@@ -25,13 +25,14 @@ def as_text(value: _Struct) -> _Struct:
     try:
         _encode(value)
     except UnicodeEncodeError:
-        return msgspec.convert(_escaped(msgspec.to_builtins(value)), type(value))
+        return msgspec.convert(escaped(msgspec.to_builtins(value)), type(value))
     return value
 
 
-def _escaped(value: Any) -> Any:
+def escaped(value: Any) -> Any:
+    """Returns a value of plain types with what is no text in its strings escaped."""
     if isinstance(value, str):
         return well_formed(value)
     if isinstance(value, dict):
-        return {_escaped(key): _escaped(one) for key, one in value.items()}
-    return [_escaped(one) for one in value] if isinstance(value, (list, tuple)) else value
+        return {escaped(key): escaped(one) for key, one in value.items()}
+    return [escaped(one) for one in value] if isinstance(value, (list, tuple)) else value

@@ -57,7 +57,7 @@ class Gate:
 
             for path in wanted:
                 assert path is not None
-                if updating and not path.exists():
+                if updating and not os.path.exists(path):
                     self._created.add(path)
                     yield path, Baseline(path, Counter())
                 else:
