@@ -90,17 +90,22 @@ def rules() -> Mapping[str, type[Rule]]:
     Raises:
         UsageError: if a registered rule is no rule, or two have one code.
     """
-    found = {rule.code: rule for rule in _built_in_rules()}
-    for plugin, given in _called("fmcheck_rules"):
-        for rule in given:
-            wrong = list(problems(rule))
-            if rule.code.startswith("FM"):
-                wrong.append("codes that start with `FM` are fmcheck's own")
-            if rule.code in found:
-                wrong.append(f"code `{rule.code}` exists already")
-            if wrong:
-                raise UsageError(plugin, f"rule `{rule.__name__}`: {'; '.join(wrong)}")
-            found[rule.code] = rule
+    found: dict[str, type[Rule]] = {}
+    given = [(rule.__module__, rule) for rule in _built_in_rules()]
+    given += [(plugin, rule) for plugin, its in _called("fmcheck_rules") for rule in its]
+    for source, rule in given:
+        wrong = list(problems(rule))
+        is_own = rule.__module__.startswith("fmcheck.rules.")
+        if not wrong and not is_own and rule.code.startswith("FM"):
+            wrong.append("codes that start with `FM` are fmcheck's own")
+        if not wrong and rule.code in found:
+            other = found[rule.code]
+            wrong.append(
+                f"code `{rule.code}` is that of `{other.__module__}.{other.__name__}` already"
+            )
+        if wrong:
+            raise UsageError(source, f"rule `{rule.__name__}`: {'; '.join(wrong)}")
+        found[rule.code] = rule
     return dict(sorted(found.items()))
 
 

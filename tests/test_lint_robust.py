@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec.structs import replace
 
 from fmcheck.finding import Severity
 from fmcheck.lint import FunctionRule, engine
@@ -114,6 +115,59 @@ def test_a_rule_that_fails_is_named_with_the_file_and_spares_the_others(kind):
     assert all(f"rule {kind.code} failed" in one.message for one in failed)
     assert all("KeyError: 'lost'" in one.message for one in failed)
     assert [one.code for one in findings if one.code == "FM301"] == ["FM301"]
+
+
+def _yielding(number, value):
+    class Yielding(Failing):
+        code = f"ZZ11{number}"
+
+        def check(self, part):
+            yield value(self, part) if callable(value) else value
+
+    return Yielding
+
+
+class WithoutPieces(Failing):
+    code = "ZZ109"
+
+    def pieces(self, module):
+        raise KeyError("lost")
+
+
+class ReturningNothing(Failing):
+    code = "ZZ108"
+
+    def check(self, part):
+        return None
+
+
+NO_FINDINGS = {
+    "text": (_yielding(0, "wrong"), "expected a finding, got str"),
+    "nothing": (_yielding(1, None), "expected a finding, got NoneType"),
+    "no text": (_yielding(2, lambda rule, part: part.finding(rule, part.node, 7)), "$.message"),
+    "no place": (
+        _yielding(3, lambda rule, part: replace(part.finding(rule, part.node, ""), span=3)),
+        "$.span",
+    ),
+    "another rule's": (
+        _yielding(4, lambda rule, part: part.finding(Leaving(()), part.node, "")),
+        "expected a finding of ZZ114, got one of ZZ108",
+    ),
+    "no iterable": (ReturningNothing, "not iterable"),
+    "no pieces": (WithoutPieces, "KeyError: 'lost'"),
+}
+
+
+@pytest.mark.parametrize(("kind", "message"), NO_FINDINGS.values(), ids=NO_FINDINGS)
+def test_a_rule_that_yields_no_finding_of_its_own_spares_the_others(kind, message):
+    rule = next(rule for rule in RULES if rule.code == "FM301")
+    found = lint_text(BAIT + EVENT, "relay.py", [kind(()), make(rule, rule.bad[0])])
+
+    failed = [one for one in found if one.code == "FM002"]
+    assert {one.code for one in found} == {"FM002", "FM301"}
+    assert all(f"rule {kind.code} failed here" in one.message for one in failed)
+    assert all(message in one.message and one.path == "relay.py" for one in failed)
+    assert ("in what it yields" in failed[0].help) == (kind is not WithoutPieces)
 
 
 def test_a_rule_that_recurses_without_end_is_one_diagnostic():

@@ -46,7 +46,7 @@ COVERING = {
     ),
     "last line of a header": STRAY_EVENT.replace(
         LINE,
-        "    with (\n        torch.cuda.Event()\n    ):  # fmcheck: ignore[FM301] why\n        pass",
+        "    with (\n        torch.cuda.Event()\n    ):  # fmcheck: ignore[FM301] a\n        pass",
     ),
     "whole file": "# fmcheck: ignore-file[FM301] CUDA only\n" + STRAY_EVENT,
     "whole file, below the docstring": '"""Doc."""\n# fmcheck: ignore-file[FM301] why\n'
@@ -70,11 +70,11 @@ NOT_COVERING = {
     "a docstring": f'"""\n# fmcheck: ignore-file[FM301] why\n"""\n{STRAY_EVENT}',
     "last line of a body": STRAY_EVENT.replace(
         LINE,
-        "    with (\n        torch.cuda.Event()\n    ):\n        pass  # fmcheck: ignore[FM301] why",
+        "    with (\n        torch.cuda.Event()\n    ):\n        pass  # fmcheck: ignore[FM301] a",
     ),
     "inside the statement, below": STRAY_EVENT.replace(
         LINE,
-        "    ready = [\n        torch.cuda.Event(),\n        1,  # fmcheck: ignore[FM301] why\n    ]",
+        "    ready = [\n        torch.cuda.Event(),\n        1,  # fmcheck: ignore[FM301] a\n    ]",
     ),
     "prose": suppressed("# see fmcheck: ignore[FM301] is not used here"),
 }

@@ -96,7 +96,7 @@ def test_a_bad_rule_is_refused_with_plugin_and_reason(rule, message):
 def test_two_rules_of_one_code_are_refused():
     with (
         plugin(fmcheck_rules=lambda: [GoodRule, GoodRule]),
-        pytest.raises(UsageError, match="code `ACME001` exists already"),
+        pytest.raises(UsageError, match=r"code `ACME001` is that of `[\w.]+\.GoodRule` already"),
     ):
         registry.rules()
 
@@ -149,3 +149,24 @@ def test_an_installed_plugin_that_cannot_be_registered_is_named(tmp_path, source
     assert done.stderr.startswith("fmcheck: plugin `acme`: `acme_hooks` cannot be registered: ")
     assert message in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_second_built_in_rule_of_a_code_is_an_error_that_names_both(monkeypatch):
+    class Second(GoodRule):
+        """Another."""
+
+    monkeypatch.setattr(registry, "_built_in_rules", lambda: [GoodRule, Second])
+    monkeypatch.setattr(GoodRule, "__module__", "fmcheck.rules.first")
+    with pytest.raises(UsageError, match=r"rule `Second`: code `ACME001` is that of .*GoodRule`"):
+        registry.rules()
+
+
+def test_a_plugin_s_rule_without_a_code_is_one_error():
+    class Bare(FunctionRule):
+        """Lacks all."""
+
+    with (
+        plugin(fmcheck_rules=lambda: [Bare]),
+        pytest.raises(UsageError, match="`Bare`: lacks code"),
+    ):
+        registry.rules()

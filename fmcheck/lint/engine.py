@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from msgspec import convert, to_builtins
+
 from fmcheck.finding import Finding, Severity, Span
 from fmcheck.lint.own import RULE_FAILED, UNREADABLE
 from fmcheck.lint.source.cuts import TooDeepError
@@ -13,7 +15,7 @@ from fmcheck.lint.source.module import CutError, Module
 from fmcheck.lint.time_limit import OutOfTimeError, within
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from fmcheck.lint.rule import Rule
@@ -89,7 +91,7 @@ def _by_rules(module: Module, rules: Sequence[Rule]) -> list[Finding]:
     try:
         with within(most):
             for rule in rules:
-                for piece in rule.pieces(module):
+                for piece in _pieces(rule, module, found):
                     _check(rule, piece, module, found)
                 done += 1
     except OutOfTimeError:
@@ -104,6 +106,16 @@ def _by_rules(module: Module, rules: Sequence[Rule]) -> list[Finding]:
     return found
 
 
+def _pieces(rule: Rule, module: Module, found: list[Finding]) -> Iterator[Any]:
+    """Yields the pieces that a rule is handed, and adds one finding if they cannot be had."""
+    try:
+        yield from rule.pieces(module)
+    except CutError:
+        raise
+    except FAILURES as err:
+        found.append(_failed(rule, module.path, err))
+
+
 def _check(rule: Rule, piece: Any, module: Module, found: list[Finding]) -> None:
     """Adds what a rule finds in one piece of a module, and one finding more if it fails.
 
@@ -112,7 +124,8 @@ def _check(rule: Rule, piece: Any, module: Module, found: list[Finding]) -> None
     """
     try:
         # One by one: what it finds before an error is kept.
-        found.extend(rule.check(piece))
+        for one in rule.check(piece):
+            found.append(_valid(one, rule))
     except CutError:
         raise
     except (TooDeepError, RecursionError, MemoryError) as err:
@@ -123,21 +136,35 @@ def _check(rule: Rule, piece: Any, module: Module, found: list[Finding]) -> None
         found.append(_failed(rule, module.path, err, piece.first_line))
 
 
+def _valid(found: Any, rule: Rule) -> Finding:
+    """Returns what a rule yields if every report can show it.
+
+    Raises:
+        TypeError, msgspec.ValidationError: if it is no finding, or none of this rule.
+    """
+    if not isinstance(found, Finding):
+        raise TypeError(f"expected a finding, got {type(found).__name__}")
+    valid = convert(to_builtins(found), Finding)
+    if valid.code != rule.code:
+        raise TypeError(f"expected a finding of {rule.code}, got one of {valid.code}")
+    return valid
+
+
 def _failed(rule: Rule, path: str, err: BaseException, line: int = 1) -> Finding:
     """Tells of an error in a rule: which, where in the rule, and on which file."""
     import traceback
 
     last = traceback.extract_tb(err.__traceback__)[-1]
+    where = f"in `{last.name}`, line {last.lineno}"
+    if last.filename == __file__:
+        where = "in what it yields"
     return Finding(
         path=path,
         span=Span(line, 1, line, 2),
         code=RULE_FAILED,
         severity=Severity.ERROR,
         message=f"rule {rule.code} failed here: {type(err).__name__}: {err}",
-        help=(
-            f"a bug in the rule, in `{last.name}`, line {last.lineno}; its other findings in "
-            "this file may be missing"
-        ),
+        help=(f"a bug in the rule, {where}; its other findings in this file may be missing"),
     )
 
 

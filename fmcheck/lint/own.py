@@ -47,8 +47,8 @@ OWN_CODES = {
 
 It cannot be read, is not in its own encoding, does not parse, nests too deeply, or is too long to
 be parsed in one piece. Only what a rule looks at is parsed: the functions, classes and other
-statements that hold the words of a rule. The run goes on with the other files and ends with exit status 2. This
-cannot be turned off: a file that was not checked is not clean.
+statements that hold the words of a rule. The run goes on with the other files and ends with exit
+status 2. This cannot be turned off: a file that was not checked is not clean.
 """,
         ),
         OwnCode(
@@ -68,19 +68,19 @@ bug in the rule: please report it with the message, which names rule and file.
             """A suppression comment that suppresses nothing.
 
 The finding is gone, or the comment is on another line: it belongs on the finding's first line,
-or on the first or last line of the statement that the finding is in. `--fix` removes the comment. A rule
-that is not selected in a run makes no suppression of its findings unused.
+or on the first or last line of the statement that the finding is in. `--fix` removes the comment.
+A rule that is not selected in a run makes no suppression of its findings unused.
 """,
         ),
         OwnCode(
             MALFORMED_SUPPRESSION,
             "malformed-suppression",
             Severity.ERROR,
-            """A suppression comment that names no code, an unknown code, or no reason, or lacks its colon.
+            """A suppression comment that names no code, an unknown code, or no reason.
 
 Write `# fmcheck: ignore[FM201] why this is right`, with codes split by commas, or, above the first
 statement of a file, `# fmcheck: ignore-file[FM201] why`. There is no comment that ignores
-everything, and one without a reason suppresses nothing.
+everything, and one without a reason, in words, or without the colon suppresses nothing.
 """,
         ),
         OwnCode(

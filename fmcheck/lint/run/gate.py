@@ -50,7 +50,7 @@ class Gate:
             is_adding = self._request.updating is Updating.ADD
             raise UsageError(
                 "--add-to-baseline" if is_adding else "--update-baseline",
-                "expected `--baseline FILE` beside it, or a setting `baseline`"
+                "expected `--baseline FILE` beside it, or a setting `baseline`",
             )
         if wanted:
             from fmcheck.lint.run.baseline import Baseline  # most runs have none

@@ -54,7 +54,7 @@ class _Suppression(Struct):
 
 
 class _Scan(Struct):
-    """What the tokens of a file tell: its comments, and on which lines the statement of each stands.
+    """What the tokens of a file tell: its comments, and the first and last line of each statement.
 
     `body` is the line of the first statement that is no docstring.
     """
@@ -89,7 +89,7 @@ def apply(text: bytes, path: str, findings: Sequence[Finding], codes: Codes) -> 
 
 
 def last_line(lines: Sequence[str], line: int) -> int | None:
-    """Returns on which line the statement around one ends, where a comment may stand; None: none."""
+    """Returns the line on which a comment may stand for this one: the last of its statement."""
     around = _scan(lines).around.get(line)
     return around[1] if around else None
 

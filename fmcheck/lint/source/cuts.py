@@ -34,7 +34,7 @@ _QUOTING = regex(
 
 
 class TooDeepError(Exception):
-    """Source that nests so deeply, or is so long, that libcst is not asked to parse it: from `at`."""
+    """Source that nests too deeply, from `at` on, or is too long for libcst to be asked."""
 
     def __init__(self, why: str, at: int = 0) -> None:
         super().__init__(why)

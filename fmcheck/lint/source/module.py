@@ -59,7 +59,7 @@ class CutError(Exception):
     """A slice does not parse by itself: the module is to be parsed whole."""
 
     def where(self, text: str) -> tuple[str, int, int]:
-        """Returns why a text does not parse, and the line and column: Python's own, if it agrees."""
+        """Returns why a text does not parse, and at which line and column, by Python if it can."""
         import ast  # for what does not parse alone
 
         with warnings.catch_warnings():
