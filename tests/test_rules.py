@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import re
 from functools import cache
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +16,7 @@ from fmcheck.lint.page import rule_page
 from fmcheck.lint.rule import Example, Rule, problems
 from fmcheck.lint.run.fix import fixed_source
 from fmcheck.registry import contracts_for, rules
+from tests.test_judged import TREES
 
 RULES = list(rules().values())
 
@@ -123,3 +126,28 @@ def test_a_page_shows_examples_as_code_and_sources_as_links(rule):
     for link in rule.seen_in:
         if link.startswith("https://"):
             assert f"- <{link}>\n" in page
+
+
+def test_the_rule_that_the_guide_shows_is_whole():
+    guide = Path(__file__).parent.parent / "docs" / "write-a-rule.md"
+    shown = re.search(r"(?s)```python\n(.*?)```", guide.read_text(encoding="utf-8"))
+    module = {"__name__": "fm503_step_synchronize"}
+    exec(shown[1], module)
+    rule = module["StepSynchronize"]
+
+    assert rule.code not in rules()
+    assert not rule.on_by_default
+    assert [(one.corpus, one.findings, one.right) for one in rule.judged] == [
+        (tree, 0, 0) for tree in TREES
+    ]
+    for test in (
+        test_rule_is_declared_whole,
+        test_page_shows_what_why_and_instead,
+        test_a_page_shows_examples_as_code_and_sources_as_links,
+    ):
+        test(rule)
+    for example in rule.bad:
+        test_bad_example_is_flagged_where_it_says(rule, example)
+        test_finding_tells_a_way_out(rule, example)
+    for example in rule.good:
+        test_good_example_is_left_alone(rule, example)
