@@ -37,6 +37,13 @@ def default_rules() -> list:
     return [code for code, rule in rules().items() if rule.on_by_default]
 
 
+def test_a_related_place_of_several_lines_shows_its_first_as_it_is(lint, tmp_path):
+    first = '    h = a.to("cpu", non_blocking=True  # why'
+    (tmp_path / "a.py").write_text(f"def f(a):\n{first}\n    )\n    return h.tolist()\n")
+
+    assert f"2 | {first}\n" in lint("a.py")[1]
+
+
 def test_clean_tree_says_how_much_was_checked(lint, tmp_path):
     (tmp_path / "a.py").write_text("x = 1\n")
     (tmp_path / "b.py").write_text("")

@@ -51,7 +51,9 @@ def render(
     for at, text in finding.related:
         out.append(f"{equals} note: {printable(text)}, line {at.line}")
         if at.line <= len(lines):
-            text = "".join(_window(lines[at.line - 1], at.column - 1, at.end_column - 1))
+            line = lines[at.line - 1]
+            end = at.end_column - 1 if at.end_line == at.line else len(line)
+            text = "".join(_window(line, at.column - 1, end))
             out.append(_numbered(at.line, text, margin, paint))
     if finding.help:
         out.append(f"{equals} {paint('help', 'help')}: {printable(finding.help)}")
