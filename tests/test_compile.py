@@ -38,17 +38,48 @@ class FutureMap:
         return taken
 
 
+class BufferModule(torch.nn.Module):
+    buf: Any
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("buf", torch.zeros(8, dtype=torch.int64))
+
+
+class Stage(torch.nn.Module):
+    """Holds a relay, at a depth of so many modules, and works on its buffer."""
+
+    def __init__(self, relay: Any, work: Callable[..., torch.Tensor], depth: int) -> None:
+        super().__init__()
+        self.work = work
+        self.path = ["inner"] * depth + ["relay"]
+        holder: torch.nn.Module = self
+        for _ in range(depth):
+            holder.inner = torch.nn.Module()
+            holder = holder.inner
+        holder.relay = relay
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        held: Any = self
+        for name in self.path:
+            held = getattr(held, name)
+        return self.work(held.buf, rows)
+
+
 def step(x: torch.Tensor) -> torch.Tensor:
     return x * 2
 
 
 @pytest.fixture(autouse=True)
 def watch() -> Iterator[Watch]:
-    relay = Relay(class_=f"{__name__}:FutureMap", buffer=(Buffer(name="buf", valid=">= 0"),))
+    relays = tuple(
+        Relay(class_=f"{__name__}:{name}", buffer=(Buffer(name="buf", valid=">= 0"),))
+        for name in ("FutureMap", "BufferModule")
+    )
     torch._dynamo.reset()
     steps = (StepFunctions(functions=(f"{__name__}:step",)),)
     watch = Watch(
-        [Contract(engine=Engine(name="toy"), relay=(relay,), steps=steps)], streams="tracked"
+        [Contract(engine=Engine(name="toy"), relay=relays, steps=steps)], streams="tracked"
     )
     assert __name__ in sys.modules
     watch.start()
@@ -137,6 +168,34 @@ def test_a_compiled_module_is_seen(watch: Watch, fm: FutureMap, fullgraph: bool)
     compiled = torch.compile(Taker(), backend="aot_eager", fullgraph=fullgraph)
     assert compiled(fm.buf, ROWS).tolist() == [10, 10]
     compiled(fm.buf, ROWS)
+    assert codes(watch) == ["FR102"]
+
+
+@pytest.mark.parametrize("fullgraph", [False, True])
+@pytest.mark.parametrize("depth", [0, 2])
+@pytest.mark.parametrize("relay", [FutureMap, BufferModule])
+@pytest.mark.parametrize("name", ["item", "slice", "index_copy_", "copy_"])
+def test_a_compiled_module_that_holds_the_buffer_is_seen(
+    watch: Watch, name: str, relay: Callable[[], Any], depth: int, fullgraph: bool
+) -> None:
+    def work(buf: Any, rows: torch.Tensor) -> torch.Tensor:
+        if name == "item":
+            buf[rows] = 5
+        elif name == "slice":
+            buf[1:3] = 5
+        elif name == "index_copy_":
+            buf.index_copy_(0, rows, rows * 0 + 5)
+        else:
+            buf[1:3].copy_(rows * 0 + 5)
+        return take(buf, rows)
+
+    holder = relay()
+    compiled: Any = torch.compile(
+        Stage(holder, work, depth), backend="aot_eager", fullgraph=fullgraph
+    )
+    assert compiled(ROWS).tolist() == [10, 10]
+    assert codes(watch) == []
+    take(holder.buf, ROWS)
     assert codes(watch) == ["FR102"]
 
 

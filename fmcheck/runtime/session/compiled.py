@@ -103,7 +103,10 @@ def eager_at_relays(compiled: Callable[..., Any]) -> Callable[..., Any]:
                 torch._dynamo.exc.Unsupported,
                 torch._dynamo.exc.UncapturedHigherOrderOpError,  # `torch.cond`
             ) as err:
-                if _OWN not in str(err) and not reaches_relay((compiled, args, kwargs)):
+                from fmcheck.runtime.relay.relay_tensor import RelayTensor
+
+                names_ours = any(one in str(err) for one in (_OWN, RelayTensor.__name__))
+                if not names_ours and not reaches_relay((compiled, args, kwargs)):
                     raise
                 eager = True
         with torch.compiler.set_stance("force_eager"):
