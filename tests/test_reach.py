@@ -487,9 +487,7 @@ def test_a_journal_that_is_removed_fails_the_run(project: Project) -> None:
     )
     done = project.pytest("-p", "fmcheck")
     assert done.returncode == pytest.ExitCode.TESTS_FAILED
-    assert (
-        "fmcheck error: 1 forked process was not watched: no journal could be made" in done.stdout
-    )
+    assert "fmcheck error: 1 process was not watched: no journal could be made" in done.stdout
     assert (
         "was removed during the run: the later results of child processes are lost" in done.stdout
     )
@@ -599,6 +597,65 @@ def test_a_journal_that_a_process_still_writes_stays_until_that_is_gone(
     assert list(scratch.glob("fmcheck-run-*")) == []
 
 
+OUTLIVES = """
+    import os, subprocess, sys, time
+
+    def test_it():
+        code = [
+            "import os, time, toy_engine",
+            "toy_engine.{before}()",
+            "open('ready', 'w').close()",
+            "while not os.path.exists('go'): time.sleep(0.01)",
+            "toy_engine.{after}()",
+        ]
+        child = subprocess.Popen([sys.executable, "-c", "\\n".join(code)])
+        with open("child", "w") as file:
+            file.write(str(child.pid))
+        while not os.path.exists("ready"):
+            time.sleep(0.01)
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "told"),
+    [
+        ("healthy", "stale", True),
+        ("healthy", "healthy", False),
+        ("stale", "healthy", False),
+        ("import", "stale", True),
+    ],
+)
+def test_what_a_process_finds_after_its_run_is_reported_by_the_next(
+    project: Project, tmp_path: Path, before: str, after: str, told: bool
+) -> None:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    test = OUTLIVES.format(before=before, after=after)
+    if before == "import":  # the run ends while the child still imports the engine
+        wait = "while not os.path.exists('go'): time.sleep(0.01)\n"
+        engine = (project.folder / "toy_engine.py").read_text()
+        slow = f"import os, time\nopen('ready', 'w').close()\n{wait}{engine}"
+        (project.folder / "toy_engine.py").write_text(slow)
+        test = test.replace("toy_engine.import()", "pass")
+    project.write("test_it.py", test)
+    done = project.pytest("-p", "fmcheck", TMPDIR=str(scratch))
+    status = {"healthy": 0, "stale": 1, "import": 20}[before]
+    assert done.returncode == status, done.stdout + done.stderr
+    pid = (project.folder / "child").read_text()
+    (folder,) = scratch.glob("fmcheck-run-*")
+    assert f"fmcheck: 1 process still ran when the run ended: {pid}; " in done.stdout
+    assert f"fails nothing: `fmcheck report show {folder}` shows it\n" in done.stdout
+    project.write("go", "")
+    wait_for_child(project)
+    project.write("test_it.py", "def test_it():\n    pass\n")
+    following = [project.pytest("-p", "fmcheck", TMPDIR=str(scratch)).stdout for _ in range(2)]
+    what = r"FR102 double-read in FutureMap.tokens_buf rows 1, 2 at toy_engine.py:\d+"
+    reported = rf"an earlier run .* ended before a process that it had started found {what}: "
+    assert bool(re.search(f"{reported}fmcheck report show {folder}\n", following[0])) is told
+    assert "an earlier run" not in following[1]
+    assert folder.exists() is told
+
+
 def test_a_run_of_other_tests_is_not_told_of(project: Project, tmp_path: Path) -> None:
     scratch, other = tmp_path / "scratch", tmp_path / "other"
     scratch.mkdir()
@@ -635,6 +692,33 @@ SECOND_BUFFER = """
 [[relay.buffer]]
 name = "other_buf"
 """
+
+
+@pytest.mark.parametrize("way", ["import", "fork"])
+def test_a_child_that_may_write_no_file_says_so_in_the_report_alone(
+    project: Project, way: str
+) -> None:
+    limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))"
+    child = {
+        "import": f"{limit}; import toy_engine; toy_engine.stale()",
+        "fork": f"import os, toy_engine; {limit}; os.fork() or os._exit(0); os.wait()",
+    }[way]
+    project.write(
+        "test_it.py",
+        f"""
+        import subprocess, sys, toy_engine
+
+        def test_it():
+            toy_engine.healthy()
+            command = [sys.executable, "-c", {child!r}]
+            done = subprocess.run(command, capture_output=True, text=True)
+            assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+        """,
+    )
+    done = project.pytest("-p", "fmcheck")
+    assert "1 passed" in done.stdout, done.stdout
+    assert done.returncode == pytest.ExitCode.TESTS_FAILED
+    assert "fmcheck error: 1 process was not watched: no journal could be made" in done.stdout
 
 
 def test_a_session_within_a_session_keeps_to_itself(project: Project) -> None:

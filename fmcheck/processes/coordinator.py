@@ -32,6 +32,7 @@ from fmcheck.processes.journal.writer import Journal
 from fmcheck.processes.process_watch import ProcessWatch
 from fmcheck.processes.role import role_of_pytest
 from fmcheck.record.merging import one_each
+from fmcheck.report.run.closing import still_running
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterator
@@ -88,6 +89,7 @@ class Coordinator:
     ) -> None:
         child_start.give_way()
         self.session = session
+        self.settings_file = located.origin
         self.folder = run_folder.joined() or run_folder.made(asked)
         self.is_worker = run_folder.joined() is not None
         role = os.environ["PYTEST_XDIST_WORKER"] if self.is_worker else role_of_pytest()
@@ -113,6 +115,7 @@ class Coordinator:
         self._at_begin: dict[str, Counts] = {}
         self._on = False
         self._asked = bool(asked)
+        self._looked = 0
         self._stays = self._asked
 
     @property
@@ -233,6 +236,7 @@ class Coordinator:
         """Returns what all processes of the run checked and found up to now, dead or alive."""
         own = self.session.coverage()
         self._process_watch.milestone()
+        self._looked = layout.now()
         self.library.look(whole=True)
         run = record_of([self.library])
         pages = self.library.pages.values()
@@ -248,10 +252,12 @@ class Coordinator:
 
     def _removed(self) -> Iterator[str]:
         """Says that the journal is gone, and with it what other processes wrote."""
+        others = (one for one in self.library.pages.values() if one.name != self.journal.name)
         unwatched = self.journal.words[layout.UNWATCHED]
+        unwatched += sum(pages.word(layout.UNWATCHED) for pages in others)
         if unwatched:
             yield (
-                f"{unwatched} forked process{'es were' if unwatched > 1 else ' was'} not watched: "
+                f"{unwatched} process{'es were' if unwatched > 1 else ' was'} not watched: "
                 "no journal could be made"
             )
         if not self.journal.is_there():
@@ -272,16 +278,24 @@ class Coordinator:
         return [f"`{shown}` (process {pid}){more} was started but not instrumented: not watched"]
 
     def kept(self, run: Run) -> list[str]:
-        """Returns a sentence that says where the journal stays, if it does; see `clear`.
+        """Returns sentences on the processes that go on, and where the journal stays; see `clear`.
 
         What a process wrote that was killed has been read by now. One that goes on writes on.
         """
-        self._stays = self._asked or any(
-            process.ending == RUNNING
+        self.journal.fact(layout.LOOKED, [str(self._looked)])
+        heads = [one.head for one in self.library.pages.values() if one.head]
+        # These have asked for an engine: one that still imports it holds nothing yet.
+        asking = {head.pid for head in heads if head.way not in ("fork", "pytest")}
+        going_on = [
+            process
             for process in run.processes
-            if process.held and process.pid != os.getpid()
-        )
-        return [f"the journal is in {self.folder}"] if self._stays else []
+            if (process.held or process.pid in asking)
+            and process.pid != os.getpid()
+            and process.ending == RUNNING
+        ]
+        self._stays = self._asked or bool(going_on)
+        where = [f"the journal is in {self.folder}"] if self._stays else []
+        return [*still_running(going_on, self.folder), *where]
 
     def reported(self) -> None:
         """Notes that this run, which will not come to its end, was reported."""

@@ -63,6 +63,7 @@ def _patch(
     original = getattr(module, name)
 
     def ending(*args: Any, **kwargs: Any) -> Any:
+        __tracebackhide__ = True  # pytest names the caller as the place of an interrupt
         try:
             if is_end(*args, **kwargs):
                 # In a thread of its own: this one may hold a lock that `show` needs.

@@ -132,10 +132,9 @@ class ProcessWatch:
         tally.restart()
         try:
             self.journal = Journal(before.folder, "fork", board=before.board)
-        except OSError as err:  # the folder is gone: the run is over, or it was removed
+        except OSError:  # the folder is gone: the run is over, or it was removed
             _here = None
             before.words[layout.UNWATCHED] += 1
-            print(f"fmcheck: process {os.getpid()} is not watched: {err}", file=sys.stderr)
             return
         self._gone = False
         tally.keep(self, self.journal.counts)

@@ -28,6 +28,7 @@ def watch_reaping(on_exit: OnExit) -> Callable[[], None]:
     handle = popen._handle_exitstatus  # type: ignore[attr-defined]
 
     def waiting(pid: int, options: int, /) -> tuple[int, int]:
+        __tracebackhide__ = True  # pytest names the caller as the place of an interrupt
         done, status = waitpid(pid, options)
         if done:
             on_exit(done, status, ())
@@ -54,6 +55,7 @@ def watch_forkserver(popen_forkserver: ModuleType, on_exit: OnExit) -> Callable[
     poll = popen.poll
 
     def polling(child: Any, *args: Any, **kwargs: Any) -> int | None:
+        __tracebackhide__ = True
         before = child.returncode
         code: int | None = poll(child, *args, **kwargs)
         if before is None and code is not None:

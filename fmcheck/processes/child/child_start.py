@@ -98,5 +98,8 @@ def note_start(context: RunContext, way: str, failed: str = "") -> None:
             os.write(file, json.dumps(start, ensure_ascii=False).encode(errors="replace") + b"\n")
         finally:
             os.close(file)
-    except OSError as err:
-        print(f"fmcheck: process {os.getpid()} cannot write {path}: {err}", file=sys.stderr)
+    except OSError:
+        if failed:  # no line for the run to fail by, and the output is the program's
+            from fmcheck.processes.journal.writer import count_unwatched
+
+            count_unwatched(context.folder, context.board)

@@ -32,7 +32,8 @@ ANSWERED = 5
 #: A child: 1 if it keeps findings on a device, which it must be asked for.
 ON_DEVICE = 6
 SUPPRESSED = 7  # violations that suppressions took
-#: Forks of this process that could not make a journal, counted by them in the shared memory.
+#: Processes that could not make a journal, counted by them in the shared memory: forks of this one,
+#: and what was started by the tests of this one.
 UNWATCHED = 31
 #: From here on: counts, in the order of `fmcheck.finding.Counts`.
 COUNTS = 8
@@ -46,6 +47,8 @@ RING = ".ring"
 LINES = ".jsonl"
 #: The settings that a pytest process hands on, as `fmcheck.processes.child.run_context` packs them.
 CONTEXT = ".context"
+#: The facts of a pytest process that say at which clock it last read the others' journals.
+LOOKED = "looked"
 #: In each run's folder: the processes that were reached, whether or not they wrote a journal.
 STARTS = "starts-"
 
@@ -89,7 +92,7 @@ class Role(msgspec.Struct, frozen=True, tag="role"):
 
 
 class Fact(msgspec.Struct, frozen=True, tag="fact"):
-    """A sentence or a name, once: `kind` is a field of `Coverage`, or `held` or `dead`."""
+    """A sentence or a name, once: `kind` is a field of `Coverage`, `held`, `dead` or `LOOKED`."""
 
     kind: str
     text: str

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from fmcheck.finding import ContractUse, Counts, Coverage
     from fmcheck.record.record import Process, Run
@@ -122,20 +122,34 @@ def _singular(noun: str) -> str:
 
 def endings(processes: Iterable[Process]) -> list[str]:
     """Returns a sentence for each way in which processes were cut short."""
-    cut: dict[str, list[str]] = {}
+    cut: dict[str, list[Process]] = {}
     for process in processes:
         how = process.ending
         if how.startswith("killed") or (how == "unknown" and process.held):
-            name = f"{process.pid} ({process.role})" if process.role else str(process.pid)
-            cut.setdefault(how, []).append(name)
+            cut.setdefault(how, []).append(process)
     return [
-        f"{_count(len(names), 'process', 'processes')} "
+        f"{_count(len(ended), 'process', 'processes')} "
         f"{'ended unexpectedly, for an unknown reason' if how == 'unknown' else how}: "
-        f"{', '.join(names[:_MOST_NAMES])}"
-        f"{f' and {len(names) - _MOST_NAMES} more' if len(names) > _MOST_NAMES else ''}; "
-        "what they had checked and found by then is reported"
-        for how, names in cut.items()
+        f"{_named(ended)}; what they had checked and found by then is reported"
+        for how, ended in cut.items()
     ]
+
+
+def still_running(processes: Sequence[Process], folder: str) -> list[str]:
+    """Returns a sentence on processes that outlive their run, whose journal stays in `folder`."""
+    if not processes:
+        return []
+    return [
+        f"{_count(len(processes), 'process', 'processes')} still ran when the run ended: "
+        f"{_named(processes)}; what is found there from now on is not in this report and fails "
+        f"nothing: `fmcheck report show {folder}` shows it"
+    ]
+
+
+def _named(processes: Sequence[Process]) -> str:
+    names = [f"{one.pid} ({one.role})" if one.role else str(one.pid) for one in processes]
+    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    return f"{', '.join(names[:_MOST_NAMES])}{more}"
 
 
 def unmatched(coverage: Coverage) -> list[str]:
