@@ -14,6 +14,7 @@ import os
 import time
 import warnings
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -22,7 +23,7 @@ from msgspec.structs import replace
 from fmcheck.errors import FmcheckWarning, UsageError, nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable
+    from collections.abc import Callable, Generator, Iterable, Iterator
 
     from fmcheck.finding import Coverage, Violation
     from fmcheck.processes.coordinator import Coordinator
@@ -54,15 +55,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         dest="fmcheck_mode",
         help=(
             "what a violation does: fail its test, warn, or halt (raise at the offending line); "
-            "off disables fmcheck (default: fail with -p fmcheck, else off)"
+            "off disables fmcheck (default: fail with -p fmcheck or PYTEST_PLUGINS=fmcheck, "
+            "else off)"
         ),
     )
     group.addoption(
         "--fmcheck-config",
         metavar="FILE",
         dest="fmcheck_config",
-        help="settings: contracts, suppressions, fail-on (default: [tool.fmcheck] of the nearest "
-        "pyproject.toml)",
+        help="settings: contracts, suppressions, fail-on (default: [tool.fmcheck] of the first "
+        "pyproject.toml that has one, from pytest's rootdir upwards)",
     )
     group.addoption(
         "--fmcheck-report",
@@ -132,7 +134,7 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Starts the watch where the earlier hook was missed, as for a conftest's `pytest_plugins`."""
+    """Starts the watch where the earlier hook was missed and a setting asks for it."""
     config.addinivalue_line("markers", _MARK)
     _start(config)
 
@@ -196,13 +198,23 @@ def _mode(config: pytest.Config) -> tuple[str, str]:
                     f"expected one of {', '.join(MODES)}, got `{mode}`{nearest(mode, MODES)}",
                 )
             return str(mode), where
-    return ("fail", "-p fmcheck") if _by_name(config) else ("", "")
+    by_name = _by_name(config)
+    return ("fail", by_name) if by_name else ("", "")
 
 
-def _by_name(config: pytest.Config) -> bool:
-    """Tells whether `-p fmcheck` asks for the watch."""
-    plugins = config.known_args_namespace.plugins or ()
-    return not {"fmcheck", "fmcheck.plugin"}.isdisjoint(plugins)
+def _by_name(config: pytest.Config) -> str:
+    """Returns what names the plugin before an engine can be imported; "" if nothing does."""
+    if _names_us(config.known_args_namespace.plugins or ()):
+        return "-p fmcheck"
+    return "PYTEST_PLUGINS" if _names_us(os.environ.get("PYTEST_PLUGINS", "")) else ""
+
+
+def _names_us(plugins: Any) -> bool:
+    """Tells whether plugins, as a list or as a text with commas, have this one among them."""
+    names = plugins.split(",") if isinstance(plugins, str) else plugins
+    if not isinstance(names, (list, tuple)):  # a module that happens to have pytest's name for it
+        return False
+    return not {"fmcheck", "fmcheck.plugin"}.isdisjoint(str(name).strip() for name in names)
 
 
 def _watch(config: pytest.Config, mode: str) -> tuple[Session, Coordinator]:
@@ -214,7 +226,7 @@ def _watch(config: pytest.Config, mode: str) -> tuple[Session, Coordinator]:
     from fmcheck.runtime.session.session import Session
 
     known = config.known_args_namespace
-    named = getattr(known, "fmcheck_config", None)
+    named = _named_settings(config)
     located = load_settings(Path(named)) if named else find_settings(config.rootpath)
     if getattr(known, "fmcheck_allow_unchecked", False):
         located = allowing_unchecked(located)
@@ -228,6 +240,10 @@ def _watch(config: pytest.Config, mode: str) -> tuple[Session, Coordinator]:
     )
     asked = getattr(known, "fmcheck_journal", None) or ""
     return watch, Coordinator(watch, located, config.rootpath, asked)
+
+
+def _named_settings(config: pytest.Config) -> str:
+    return getattr(config.known_args_namespace, "fmcheck_config", None) or ""
 
 
 def _reports(config: pytest.Config, mode: str) -> tuple[Path, ...]:
@@ -281,19 +297,49 @@ class _Off:
 
     def __init__(self, config: pytest.Config, where: str) -> None:
         self._config = config
-        self._by_accident = _by_name(config) and where != "--fmcheck"
-        self._said = f"fmcheck: off ({where}=off): nothing is watched"
-        self._is_quiet = not self._by_accident and where != "--fmcheck"
+        self._where = where
+        self._is_asked = bool(_by_name(config)) or where == "--fmcheck"
+        self._by_accident = self._is_asked and where != "--fmcheck"
+        self._test_modules: set[ModuleType] = set()
 
     def pytest_report_header(self) -> list[str]:
         """Says that nothing is watched, and why."""
-        return [] if self._is_quiet else [self._said]
+        return self._said()
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """Keeps the modules of the tests, which may name plugins as a conftest does."""
+        tests = (item for item in session.items if isinstance(item, pytest.Function))
+        self._test_modules = {test.module for test in tests}
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         """Says it again, where the results are."""
-        if not (self._is_quiet or hasattr(self._config, "workerinput")):
+        said = self._said()
+        if said and not hasattr(self._config, "workerinput"):
             terminalreporter.section("fmcheck")
-            terminalreporter.line(self._said, yellow=True)
+            terminalreporter.line(said[0], yellow=True)
+
+    def _said(self) -> list[str]:
+        """Returns the one sentence that says so, none where nothing asked for a watch."""
+        naming = self._naming()
+        if not (self._is_asked or naming):
+            return []
+        if self._where:
+            return [f"fmcheck: off ({self._where}=off): nothing is watched"]
+        return [
+            f"fmcheck: off: nothing is watched: `pytest_plugins` in {naming} comes too late to "
+            "watch an engine; switch it on with `-p fmcheck`, on the command line or in `addopts`, "
+            "or with the variable PYTEST_PLUGINS=fmcheck"
+        ]
+
+    def _naming(self) -> str:
+        """Returns a module, as a conftest, that has this plugin in its `pytest_plugins`, or ""."""
+        for module in (*self._config.pluginmanager.get_plugins(), *self._test_modules):
+            if not isinstance(module, ModuleType) or module.__name__ == __package__:
+                continue
+            if _names_us(getattr(module, "pytest_plugins", ())):
+                file = module.__file__ or module.__name__
+                return os.path.relpath(file, self._config.rootpath)
+        return ""
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
@@ -306,7 +352,8 @@ class _Off:
         text = f"expects {codes}, and fmcheck is off: run with `-p fmcheck`"
         if not self._by_accident:
             pytest.skip(text)
-        pytest.fail(f"{text} (or skip such tests with --fmcheck=off); {self._said}", pytrace=False)
+        said = f"{text} (or skip such tests with --fmcheck=off); {self._said()[0]}"
+        pytest.fail(said, pytrace=False)
 
 
 class _Session:
@@ -336,9 +383,11 @@ class _Session:
         self.advice: dict[object, Violation] = {}
         self.of_workers: Coverage = Coverage()
         self.reported: set[tuple[str, str, str]] = set()
-        self.has_run = self._is_cut_short = False
+        self.has_run = self._is_cut_short = self._is_finished = False
+        self._cutting = ""
         self._earlier: tuple[str, ...] | None = None
         self._is_closed = False
+        self._folders = [config.invocation_params.dir]
         self._undo = before_own_exit(self._show_before_end)
 
     def close(self) -> None:
@@ -381,6 +430,11 @@ class _Session:
                     self.coordinator.settle()
         except pytest.skip.Exception:
             self.outcomes.skipped(item)
+            raise
+        except (KeyboardInterrupt, pytest.exit.Exception):
+            # No report of this phase is made, and pytest shows the message alone.
+            self.outside += self.outcomes.cut_short(item)
+            self._cutting = item.nodeid
             raise
         except (Exception, pytest.fail.Exception) as err:  # the latter is no Exception
             if self.outcomes.failed(item, when, err):
@@ -470,13 +524,50 @@ class _Session:
         self._earlier = tuple(unreported(self.config.rootpath))
         return self._earlier
 
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """Keeps the folders that a user may expect settings to be read from."""
+        here = self.config.invocation_params.dir
+        named = [Path(here, argument.partition("::")[0]) for argument in self.config.args]
+        self._folders += [one if os.path.isdir(one) else one.parent for one in named]
+        self._folders += dict.fromkeys(item.path.parent for item in session.items)
+
+    def _unread_settings(self, run: Run) -> Iterator[str]:
+        """Yields where settings were looked for in vain, and those that were not read."""
+        from fmcheck.config import unread_settings
+        from fmcheck.report.run.closing import not_applied
+
+        if _named_settings(self.config):
+            return
+        root = self.config.rootpath
+        if self.coordinator.settings_file is None and not_applied(run.coverage):
+            yield (
+                f"no settings: no `[tool.fmcheck]` in a pyproject.toml of {root} (pytest's rootdir)"
+                " or of a folder above it"
+            )
+        unread = unread_settings(self._folders, root)
+        if unread:
+            shown = os.path.relpath(unread[0], self.config.invocation_params.dir)
+            more = f" (and {len(unread) - 1} more)" if len(unread) > 1 else ""
+            yield (
+                f"`[tool.fmcheck]` of {shown}{more} was not read: it is neither in pytest's rootdir"
+                f" ({root}) nor above it; read it with `--fmcheck-config {shown}`"
+            )
+
     def pytest_keyboard_interrupt(self) -> None:
         """Notes that a test ends the run, by `pytest.exit` with a status of its own."""
         self._is_cut_short = True
 
     @pytest.hookimpl(tryfirst=True)
+    def pytest_unconfigure(self) -> None:
+        """Shows the end of a run where pytest has not: one with a status of a test's own."""
+        reporter: Any = self.config.pluginmanager.get_plugin("terminalreporter")
+        if self._is_finished and reporter is not None and not self._is_closed:
+            self.pytest_terminal_summary(reporter)
+
+    @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Fails a run in which something was found outside of the tests, or not reached."""
+        self._is_finished = True
         self._found_outside()
         self._write_or_note(session, self.watch.write_trace)
         workeroutput = getattr(self.config, "workeroutput", None)
@@ -574,9 +665,12 @@ class _Session:
         from fmcheck.report.run.closing import closing_line_of, endings, gaps
         from fmcheck.report.run.table import table
 
+        cut = [one for one in self.outside if one.test and one.test == self._cutting]
+        late = [one for one in self.outside if one.test and one.test != self._cutting]
         for title, found in (
             ("found outside of any test:", [one for one in self.outside if not one.test]),
-            ("found after its test had ended:", [one for one in self.outside if one.test]),
+            ("found in the test that ended the run:", cut),
+            ("found after its test had ended:", late),
         ):
             if found:
                 terminalreporter.line(title, red=True)
@@ -590,7 +684,7 @@ class _Session:
         for line, kind in table(run, self.config.rootpath):
             terminalreporter.line(line, red=kind == FAILS, bold=not kind)
         gaps_found = (*endings(run.processes), *self.coordinator.missed(), *gaps(run.coverage))
-        for gap in (*gaps_found, *self.coordinator.kept(run)):
+        for gap in (*gaps_found, *self._unread_settings(run), *self.coordinator.kept(run)):
             terminalreporter.line(f"fmcheck: {gap}", yellow=True)
         terminalreporter.line(closing_line_of(run))
         for path in () if self.unwritten else self.reports:

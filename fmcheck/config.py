@@ -97,6 +97,31 @@ def find_settings(start: Path) -> Located:
     return Located(Settings(), None)
 
 
+def unread_settings(folders: Iterable[Path], root: Path) -> list[Path]:
+    """Returns each pyproject.toml with `[tool.fmcheck]` between `root` and one of `folders`.
+
+    `find_settings(root)` does not look there. A folder that is not below `root` is looked at with
+    all that are above it and not above `root`.
+    """
+    root = Path(os.path.realpath(root))
+    seen = {root, *root.parents}
+    found = []
+    for start in folders:
+        start = Path(os.path.realpath(start))
+        for folder in (start, *start.parents):
+            if folder in seen:
+                break
+            seen.add(folder)
+            path = folder / "pyproject.toml"
+            try:
+                has_any = os.path.lexists(path) and _read(path) is not None
+            except UsageError:
+                continue  # nobody asked for this file
+            if has_any:
+                found.append(path)
+    return found
+
+
 def load_settings(path: Path) -> Located:
     """Returns the settings of the file that the user named.
 

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from fmcheck.cli import main
-from fmcheck.config import find_settings, load_settings
+from fmcheck.config import find_settings, load_settings, unread_settings
 from fmcheck.errors import UsageError
 
 SOURCE = "import torch\nm = torch.get_device_module()\ne = torch.cuda.Event()\n"
@@ -194,3 +194,27 @@ def test_what_is_advice_at_times_may_fail_a_run_too(tmp_path):
     path = tmp_path / "pyproject.toml"
     path.write_text('[tool.fmcheck]\nfail-on = ["FR402", "FR602"]\n')
     assert find_settings(tmp_path).settings.fail_on == ("FR402", "FR602")
+
+
+def test_settings_beside_the_tests_that_are_not_read_are_found(tmp_path):
+    root = tmp_path / "root"
+    inner = root / "a" / "tests"
+    other = tmp_path / "other" / "tests"
+    for folder in (root, inner, other, root / "bad"):
+        folder.mkdir(parents=True)
+    (root / "loop").symlink_to(root / "loop")
+    for folder, text in (
+        (tmp_path, "[tool.fmcheck]"),
+        (root, "[tool.fmcheck]"),
+        (root / "a", "[tool.fmcheck]"),
+        (inner, "[tool.other]"),
+        (other.parent, "[tool.fmcheck]"),
+        (root / "bad", "no TOML"),
+    ):
+        (folder / "pyproject.toml").write_text(text)
+    starts = [root, inner, inner, root / "bad", root / "none", root / "loop", other]
+    assert unread_settings(starts, root) == [
+        root / "a" / "pyproject.toml",
+        other.parent / "pyproject.toml",
+    ]
+    assert unread_settings([root], root) == []

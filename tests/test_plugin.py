@@ -170,9 +170,12 @@ def register(project: Project) -> None:
 
 def test_merely_installed_it_patches_nothing_and_imports_nothing_heavy(project: Project) -> None:
     register(project)
+    project.write("conftest.py", "import types\npytest_plugins = types.ModuleType('mine')\n")
     result = project.run(
         """
         import sys
+
+        pytest_plugins = ("pytester",)
 
         def test_it(request):
             assert request.config.pluginmanager.hasplugin("fmcheck")
@@ -203,6 +206,40 @@ def test_addopts_switch_it_on(
     else:
         project.write("pytest.ini", "[pytest]\naddopts = -p fmcheck\n")
     project.run(STALE, load=False).assert_outcomes(failed=1)
+
+
+def test_the_variable_of_pytest_switches_it_on(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTEST_PLUGINS", "pytester,fmcheck")
+    result = project.run(STALE, load=False)
+    result.assert_outcomes(failed=1)
+    assert "contracts: toy" in result.stdout.str()
+
+
+@pytest.mark.parametrize("installed", [True, False])
+@pytest.mark.parametrize(
+    ("file", "plugins"),
+    [("conftest.py", '"fmcheck"'), ("conftest.py", '["fmcheck"]'), ("test_engine.py", "'fmcheck'")],
+)
+def test_what_loads_the_plugin_too_late_says_that_nothing_is_watched(
+    project: Project, file: str, plugins: str, installed: bool
+) -> None:
+    if installed:
+        register(project)
+    named = f"pytest_plugins = {plugins}\n"
+    test = textwrap.dedent(STALE)
+    if file == "conftest.py":
+        project.write(file, named)
+    else:
+        test = named + test
+    result = project.run(test, load=False)
+    result.assert_outcomes(passed=1)
+    off = f"fmcheck: off: nothing is watched: `pytest_plugins` in {file} comes too late*-p fmcheck*"
+    result.stdout.fnmatch_lines(["*= fmcheck =*", off])
+    if file == "conftest.py":
+        result.stdout.fnmatch_lines([off, "collected *"])
+    project.run(test).assert_outcomes(failed=1)
 
 
 def test_a_conftest_may_import_the_engine(project: Project) -> None:
@@ -397,6 +434,59 @@ def test_a_test_that_ends_the_run_hides_no_violation(
     assert project.run(test, f"--fmcheck={mode}").ret == status
 
 
+@pytest.mark.parametrize(
+    ("end", "banner", "status"),
+    [
+        ("pytest.exit('enough', returncode=9)", "!* _pytest.outcomes.Exit: enough !*", 9),
+        ("pytest.exit('enough')", "!* _pytest.outcomes.Exit: enough !*", 2),
+        ("raise KeyboardInterrupt", "!* KeyboardInterrupt !*", 2),
+    ],
+)
+def test_a_test_that_ends_the_run_is_reported_in_the_closing_section(
+    project: Project, end: str, banner: str, status: int
+) -> None:
+    test = f"import pytest\n{textwrap.dedent(STALE)}    {end}\n"
+    result = project.run(test)
+    assert result.ret == status
+    result.stdout.fnmatch_lines(
+        [
+            "*= fmcheck =*",
+            "found in the test that ended the run:",
+            "FMCHECK: FR102 double-read in FutureMap.tokens_buf rows 1, 2",
+            "  test        test_engine.py::test_it",
+            CLOSING.format(2, 1),
+        ]
+    )
+    result.stdout.fnmatch_lines([banner])
+    assert result.stdout.str().count("FMCHECK:") == result.stdout.str().count("= fmcheck =") == 1
+
+
+def test_a_mark_counts_in_a_test_that_ends_the_run(project: Project) -> None:
+    marked = "@pytest.mark.fmcheck(allow='FR102')\ndef test"
+    test = f"import pytest\n{textwrap.dedent(STALE)}    pytest.exit('enough', returncode=0)\n"
+    result = project.run(test.replace("def test", marked))
+    assert result.ret == 0
+    assert "FMCHECK:" not in result.stdout.str()
+
+
+def test_an_error_in_pytest_itself_leaves_the_closing_section(project: Project) -> None:
+    project.write(
+        "conftest.py",
+        "def pytest_runtest_logreport(report):\n    0 if report.when == 'setup' else 1 / 0\n",
+    )
+    result = project.run(HEALTHY)
+    assert result.ret == pytest.ExitCode.INTERNAL_ERROR
+    result.stdout.fnmatch_lines(["*= fmcheck =*", CLOSING.format(1, 0)])
+
+
+def test_an_interrupt_by_a_signal_is_shown_at_the_line_of_the_test(project: Project) -> None:
+    for end in ("os.kill(os.getpid(), 2)", "signal.raise_signal(2)"):
+        test = f"import os, signal\n{textwrap.dedent(HEALTHY)}    {end}\n"
+        result = project.run(test)
+        place = textwrap.dedent(test).splitlines().index(f"    {end}") + 1
+        result.stdout.fnmatch_lines([f"*test_engine.py:{place}: KeyboardInterrupt"])
+
+
 def test_sys_modules_may_be_put_back_while_the_engine_runs(project: Project) -> None:
     result = project.run(
         """
@@ -538,6 +628,48 @@ def test_settings_may_be_named(project: Project) -> None:
     (project.pytester.path / "pyproject.toml").unlink()
     project.write("mine.toml", 'contracts = ["toy.toml"]')
     project.run(STALE, "--fmcheck-config=mine.toml").assert_outcomes(failed=1)
+
+
+@pytest.mark.parametrize("way", ["option", "rootdir", "ini"])
+def test_settings_that_pytests_rootdir_hides_are_named(project: Project, way: str) -> None:
+    inner = project.pytester.mkdir("inner")
+    for name in ("pyproject.toml", "toy.toml"):
+        (project.pytester.path / name).rename(inner / name)
+    project.write("pytest.ini", "[pytest]\n")
+    project.write("inner/test_inner.py", STALE)
+    if way == "ini":
+        arguments, shown = ("inner/test_inner.py::test_it",), "inner/pyproject.toml"
+    else:
+        project.pytester.chdir()
+        os.chdir(inner)
+        arguments = ("-c", "../pytest.ini") if way == "option" else ("--rootdir=..", "-q")
+        shown = "pyproject.toml"
+    result = project.pytester.runpytest_subprocess("-p", "fmcheck", *arguments)
+    result.stdout.fnmatch_lines(
+        [
+            f"fmcheck: no settings: no `?tool.fmcheck?` in a pyproject.toml of "
+            f"{project.pytester.path} (pytest's rootdir) or of a folder above it",
+            f"fmcheck: `?tool.fmcheck?` of {shown} was not read: it is neither in pytest's rootdir "
+            f"({project.pytester.path}) nor above it; read it with `--fmcheck-config {shown}`",
+        ]
+    )
+    named = ("-p", "fmcheck", *arguments, "--fmcheck-config", shown)
+    result = project.pytester.runpytest_subprocess(*named)
+    result.assert_outcomes(failed=1)
+    assert "was not read" not in result.stdout.str()
+
+
+def test_several_settings_that_are_not_read_are_counted(project: Project) -> None:
+    for name in ("one", "two", "none"):
+        folder = project.pytester.mkdir(name)
+        text = "[tool.other]" if name == "none" else "[tool.fmcheck]"
+        (folder / "pyproject.toml").write_text(f"{text}\n")
+        project.write(f"{name}/test_{name}.py", HEALTHY)
+    project.write("pytest.ini", "[pytest]\n")
+    result = project.run(HEALTHY)
+    result.assert_outcomes(passed=4)
+    result.stdout.fnmatch_lines(["*of one/pyproject.toml (and 1 more) was not read: *"])
+    assert "no settings" not in result.stdout.str()
 
 
 @pytest.mark.fresh

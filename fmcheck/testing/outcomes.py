@@ -108,6 +108,10 @@ class Outcomes:
                 err.add_note("\n".join(headline(violation) for violation in found))
         return not expected
 
+    def cut_short(self, item: pytest.Item) -> tuple[Violation, ...]:
+        """A test ends the run, and is not reported: returns what fails it."""
+        return self._judged(item)
+
     def reported(self, report: pytest.TestReport) -> None:
         """A phase was reported: what an xfail asks for fails nothing."""
         if report.skipped and hasattr(report, "wasxfail"):
