@@ -275,3 +275,4 @@ def test_a_mapping_leads_to_one_row_or_several() -> None:
     names = {"table": {"a": 3, "b": [1, 2], "c": -1}, "none": None}
     assert paths.by_row("table", names) == {3: "a", 1: "b", 2: "b"}
     assert paths.by_row("none", names) == {}
+    assert paths.by_row("table", {"table": {2: "a", 0: "b", 1: None, 3: ""}}) == {2: "a", 0: "b"}

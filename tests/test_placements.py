@@ -738,3 +738,23 @@ def test_a_relay_of_the_host_is_watched_where_another_device_is_the_default() ->
         assert made[rows].tolist() == [[5, 5], [5, 5]]
         assert made[rows].tolist() == [[5, 5], [5, 5]]
     assert [one.code for one in tally.drain()] == ["FR102"]
+
+
+HOMES = {
+    "torch's": (Path(torch.__file__).with_name("functional.py"), False),
+    "NumPy's": (Path(np.__file__).with_name("matlib.py"), False),
+    "a name like torch's": (Path(torch.__file__).parent.with_name("torchtoy") / "a.py", True),
+    "a name like fmcheck's": (
+        Path(fmcheck.runtime.__file__).parent.with_name("runtime_toy.py"),
+        True,
+    ),
+}
+
+
+@pytest.mark.parametrize("whose", HOMES)
+def test_the_line_of_an_access_is_in_no_library_that_makes_it(whose: str) -> None:
+    file, is_the_engines = HOMES[whose]
+    made: dict[str, Any] = {}
+    exec(compile("def look(sites):\n    return sites.here()", str(file), "exec"), made)
+    sites = Sites()
+    assert sites[made["look"](sites)].path == (str(file) if is_the_engines else __file__)

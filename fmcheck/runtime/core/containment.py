@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from fmcheck.runtime.core.tally import Tally
 
-_OWN = str(Path(__file__).parents[2])
+_OWN = str(Path(__file__).parents[2] / "_")[:-1]  # ends in a separator
 #: Lines of ours that an error is shown with.
 _SHOWN = 4
 

@@ -159,7 +159,7 @@ def by_row(path: str, names: Bindings) -> dict[int, str]:
     """Returns who has each row by what a path leads to, rows that nobody has left out.
 
     That is a sequence by row, where None, "" and negative numbers stand for nobody, or a mapping
-    from names to rows.
+    from names to rows, or from rows to names that are texts.
 
     Raises:
         LookupError: if it leads to anything else, or something on the way lacks the attribute.
@@ -168,7 +168,10 @@ def by_row(path: str, names: Bindings) -> dict[int, str]:
     found = follow(start, names)
     table = found[0] if found else ()
     if isinstance(table, Mapping):
-        rows = {name: as_rows([row]).tolist() for name, row in table.items()}
+        held = {one: value for one, value in table.items() if value is not None}
+        if any(isinstance(value, str) for value in held.values()):
+            return {row: name for row, name in held.items() if not _is_nobody(name)}
+        rows = {name: as_rows([row]).tolist() for name, row in held.items()}
         return {row: str(name) for name, its in rows.items() for row in its if row >= 0}
     table = table.tolist() if hasattr(table, "tolist") else table
     if not isinstance(table, Sequence):

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from types import CodeType, FrameType
 
 
-_OWN = str(Path(__file__).parent.parent)
+_OWN = f"{Path(__file__).parent.parent}{os.sep}"
 # What is called by torch for each operation, and what makes an engine's operation in its stead.
 _ROOMS = Path(__file__).parent.parent
 _LISTENING = frozenset(
@@ -219,16 +219,17 @@ def definition_of(function: Callable[..., Any]) -> Site:
 
 
 def _is_outside(filename: str) -> bool:
-    """Tells whether a file is neither fmcheck's, nor torch's, nor of the kernel language's."""
+    """Tells whether a file is not fmcheck's, torch's, NumPy's, or the kernel language's."""
     if filename == _SCRATCH:
         return True
-    return not filename.startswith((_OWN, _home_of("torch"), _home_of("triton")))
+    return not filename.startswith((_OWN, *map(_home_of, ("torch", "triton", "numpy"))))
 
 
 def _home_of(package: str) -> str:
     """Returns the folder of a loaded package; of one that is not, a name that no file has."""
     module = sys.modules.get(package)
-    return str(Path(module.__file__).parent) if module and module.__file__ else "\0"
+    # With a separator: `torchao` is not torch's.
+    return f"{Path(module.__file__).parent}{os.sep}" if module and module.__file__ else "\0"
 
 
 class _Here(threading.local):

@@ -113,8 +113,13 @@ class RelayLanes:
                     "`drained = true` in `owners`, else `drained = false`"
                 )
             return
-        moment = tally.moments.on(self.fences.host.name, tally.sites.here())
-        self._enter("hand-out", rows, moment, self.fences.host, writes=True)
+        host, here = self.fences.host, self.current().number
+        moment = tally.moments.on(host.name, tally.sites.here())
+        self.fences.now(host)
+        found = self.shadow.write(rows, host.number, moment)
+        # What this thread launches next comes behind what it has launched on the same stream.
+        others = [one for one in found if one.lane != here]
+        self._judge(others, Party("hand-out", moment, host))
 
     def _enter(self, verb: str, rows: Any, moment: int, lane: Lane, writes: bool = False) -> None:
         self.fences.now(lane)

@@ -222,7 +222,7 @@ _PASSING = frozenset(
 #: How many functions of the engine a factory's call may lie in.
 _DEEPEST = 3
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
-_OWN = str(Path(__file__).parents[2])
+_OWN = str(Path(__file__).parents[2] / "_")[:-1]  # ends in a separator
 _MISSING = object()
 
 

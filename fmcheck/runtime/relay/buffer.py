@@ -458,9 +458,9 @@ class RelayBuffer:
                 (mine, moment, self.whole.memory.keep(mine)) for mine, moment in self._begun(rows)
             ]
             if self.lanes is not None and self.owners.drained is not False:
-                again = rows[generations > 1]  # what had nobody before has no last owner
-                if self.owners.drained is None:  # what the hand-out did itself is no last owner's
-                    again = functools.reduce(np.setdiff1d, (mine for mine, *_ in begun), again)
+                # What had nobody before has no last owner, nor is that one's what the hand-out did.
+                own = (mine for mine, *_ in begun)
+                again = functools.reduce(np.setdiff1d, own, rows[generations > 1])
                 self.lanes.reused(again, self.owners.drained)
             self._poison_over(self.whole, rows)
             self.ledger.hand_out(rows, generations)

@@ -60,7 +60,7 @@ _CHECK = "distinguishing host memory from device memory"
 # Where torch hands on a factory's call with the default device, and how many modes may be between.
 _PUTS_DEVICES = _device.DeviceContext.__torch_function__.__code__
 _DEEPEST = 16
-_OWN = str(Path(__file__).parent.parent)
+_OWN = str(Path(__file__).parent.parent / "_")[:-1]  # ends in a separator
 # The code of our methods in place of torch's, which pass on what the engine calls.
 _passing: set[CodeType] = set()
 _LISTENED = FACTORIES | FROM_VALUES | _MOVES
