@@ -78,6 +78,7 @@ def test_a_number_is_read_of_its_row_alone(make: Callable[..., Any], reads: str)
     mirror, watch = make(reads)
     mirror.array[1] = 5
     assert [mirror.array[1], mirror.array[np.int64(1)], mirror.array[-7]] == [5, 5, 5]
+    assert mirror.array[1, ...][()] == 5
     assert codes(watch) == []
     mirror.array[-1]
     # A value that stays may be read as often as one likes, but not before it is written.

@@ -349,6 +349,14 @@ class GuardedBuffer(RelayBuffer):
         with self._by_the_host():
             super().judge_late(rows, moment)
 
+    def keep_resets(self, rows: npt.NDArray[Any], moment: int) -> None:
+        """Keeps what a take-back wrote to rows that nobody has now, for their next owners.
+
+        No kernel counts what is written over it until then: that stays as well.
+        """
+        with self._by_the_host(puts_back=False):
+            super().keep_resets(rows, moment)
+
     def judge_view(self, taken: TakenFor, site: int, verb: str) -> None:
         """Reports the use of a view whose row has gone to another owner since it was taken."""
         if self.owners is None or self.owners.generation(taken.unit) == taken.generation:

@@ -399,10 +399,11 @@ class RelayBuffer:
             if scope.is_changing_owners():  # whose rows these are is known at its end
                 whole = rows % len(self.ledger)
                 scope.note_write(scope.Written(self, whole, moment, how.picks))
-            elif self.has_owners and how.picks:
-                self._judge_owners(rows, moment)
-            if self._guards_writes and not how.updates:
-                self._judge_write(window, expression, rows, moment)
+            else:
+                if self.has_owners and how.picks:
+                    self._judge_owners(rows, moment)
+                if self._guards_writes and not how.updates:
+                    self._judge_write(window, expression, rows, moment)
             self.ledger.stash(rows, moment)
             if self._reset_at is not None:
                 self._reset_at[rows % len(self.ledger)] = NEVER

@@ -239,6 +239,9 @@ def _read_one(array: RelayArray, index: Any) -> None:
     """The host read one value: a gather where that leaves the value, or in a scope that takes."""
     buffer = array._relay
     assert buffer is not None
+    if not array.ndim:
+        _read(array, None)
+        return
     items = index if isinstance(index, tuple) else (index,)
     part = over(plain(array)[tuple(_kept(item) for item in items)], buffer)
     if buffer.layout.reads_many:

@@ -416,6 +416,26 @@ def test_row_0_is_a_request_s_once_it_is_handed_out_where_nobody_calls_it_the_si
     assert not tally.broken
 
 
+def test_what_a_take_back_writes_is_a_reset_that_the_next_owner_finds():
+    owners = Owners()
+    buf, tally = watched(owners=owners)
+    row = torch.tensor([1])
+    owners.hand_out([1], ["a"])
+    buf[row] = 7
+    call = Handing()
+    call.enter()
+    buf[row] = torch.tensor([3])
+    owners.take_back([1])
+    call.keep_resets()
+    call.leave()
+    call.over()
+    owners.hand_out([1], ["b"])
+    assert buf[row].tolist() == [3]
+    assert reported(tally) == []
+    buf[row]
+    assert reported(tally) == [("FR102", (1,), 1)]
+
+
 def test_what_a_hand_out_writes_into_a_row_is_its_new_owners_and_stays():
     owners = Owners()
     buf, tally = watched(owners=owners)
