@@ -15,19 +15,17 @@ from fmcheck.lint.devices.pinned import makes_pinned
 from fmcheck.lint.model.expressions import (
     bound_names,
     dotted,
-    is_name,
     keywords,
     last_name,
-    non_blocking,
     receiver,
     squeezed,
 )
 from fmcheck.lint.model.function import bound_in_class, functions
 from fmcheck.lint.model.sieve import Sieve, any_between
-from fmcheck.lint.model.vocabulary import CLASS, NON_BLOCKING, ON_HOST, READS, VIEWS
+from fmcheck.lint.model.vocabulary import CLASS, NON_BLOCKING, ON_HOST, VIEWS
 from fmcheck.lint.source.changes import replaced, without
 from fmcheck.lint.source.walking import walk
-from fmcheck.lint.streams.effects import returns_copy, waits_on_host
+from fmcheck.lint.streams.effects import returns_copy, waits_at, waits_on_host
 from fmcheck.lint.streams.function_streams import (
     ANYTHING,
     HOST,
@@ -578,17 +576,16 @@ def _has_waited(copy: AsyncCopy, end: int, streams: FunctionStreams) -> bool:
 
 def _is_out(copy: AsyncCopy, end: int, streams: FunctionStreams) -> bool:
     """Tells whether a `with` that a copy stands in has been left, and waits by then."""
-    for call in streams.left(copy.node, end):
-        wait = streams.wait_at.get(call)
+    for item in streams.left(copy.node, end):
+        wait, left = streams.wait_at.get(item), streams.function.leaves(item)
         # A context whose name says that it waits.
-        if (wait is not None and wait.waiter == ANYTHING) or _waits(streams, call):
+        if (wait is not None and wait.waiter == ANYTHING) or (left and waits_on_host(left)):
             return True
     return False
 
 
 def _waits(streams: FunctionStreams, call: cst.Call) -> bool:
-    callee = streams.function.called(call)
-    return callee is not None and waits_on_host(callee)
+    return waits_at(call, streams.function)
 
 
 def _waits_itself(use: Use, streams: FunctionStreams) -> bool:
@@ -609,25 +606,16 @@ def _device_reads(streams: FunctionStreams) -> Sieve[cst.Call]:
 
     def passes(call: cst.Call) -> bool:
         return (
-            isinstance(call.func, cst.Attribute)
-            and (call.func.attr.value in READS or _blocks(call))
+            streams.reads_values(call)
             # What is computed of a copy, `host.sum().item()`, is on the host as the copy is.
             and all(
                 copied().isdisjoint(streams.holders(one))
-                for one in walk(call.func.value)
+                for one in walk(call)
                 if isinstance(one, (cst.Name, cst.Attribute))
             )
         )
 
     return streams.call_sieve("device reads", passes=passes)
-
-
-def _blocks(call: cst.Call) -> bool:
-    """Tells whether this is `.to("cpu")` that returns when all before it on the stream is done."""
-    if last_name(call.func) != "to" or not goes_to_host(call):
-        return False
-    flag = non_blocking(call)
-    return flag is None or is_name(flag, "False")
 
 
 def _names_of(copy: AsyncCopy, streams: FunctionStreams) -> set[str]:

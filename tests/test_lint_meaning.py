@@ -16,6 +16,63 @@ CONTRACT = parse_contract(
 )
 #: What is wrong, by the rule that says so.
 WRONG = {
+    "a method of a parameter's class that does not wait": (
+        "FM404",
+        """
+        class Copier:
+            def finish(self):
+                self.left = 0
+
+        def fetch(x, copier: Copier):
+            host = x.to("cpu", non_blocking=True)
+            copier.finish()
+            return host.tolist()
+        """,
+    ),
+    "a context whose class waits too early": (
+        "FM404",
+        """
+        class Copies:
+            def __enter__(self):
+                torch.cuda.synchronize()
+
+            def __exit__(self, *args):
+                pass
+
+        def fetch(x):
+            with Copies():
+                host = x.to("cpu", non_blocking=True)
+            return host.tolist()
+        """,
+    ),
+    "another name for what does not wait": (
+        "FM404",
+        """
+        trim = torch.cuda.empty_cache
+
+        def fetch(x):
+            host = x.to("cpu", non_blocking=True)
+            trim()
+            return host.tolist()
+        """,
+    ),
+    "a text that is joined": (
+        "FM404",
+        """
+        def fetch(x, names):
+            host = x.to("cpu", non_blocking=True)
+            print(", ".join(names))
+            return host.tolist()
+        """,
+    ),
+    "a comparison of what is on the host": (
+        "FM404",
+        """
+        def fetch(x, y):
+            host = x.to("cpu", non_blocking=True)
+            return torch.equal(host, y)
+        """,
+    ),
     "a part of a copy that has a name of its own": (
         "FM404",
         """
@@ -771,6 +828,140 @@ WRONG = {
 }
 #: What is right, and looks like what the rule is about.
 RIGHT = {
+    "a method that waits, of a parameter's class": (
+        "FM404",
+        """
+        class Copier:
+            def finish(self):
+                torch.cuda.synchronize()
+
+        def fetch(x, copier: Copier):
+            host = x.to("cpu", non_blocking=True)
+            copier.finish()
+            return host.tolist()
+        """,
+    ),
+    "a method that waits, of an object that was just made": (
+        "FM404",
+        """
+        class Copier:
+            def settle_all(self):
+                torch.cuda.current_stream().synchronize()
+
+        def fetch(x):
+            copier = Copier()
+            host = x.to("cpu", non_blocking=True)
+            copier.settle_all()
+            return host.tolist()
+        """,
+    ),
+    "a method that waits, of an object that an attribute holds": (
+        "FM404",
+        """
+        class Copier:
+            def settle_all(self):
+                torch.cuda.synchronize()
+
+        class Runner:
+            def __init__(self):
+                self.copier = Copier()
+
+            def fetch(self, x):
+                host = x.to("cpu", non_blocking=True)
+                self.copier.settle_all()
+                return host.tolist()
+        """,
+    ),
+    "a context whose class waits as it is entered": (
+        "FM404",
+        """
+        class Done:
+            def __enter__(self):
+                torch.cuda.synchronize()
+
+            def __exit__(self, *args):
+                pass
+
+        def fetch(x):
+            host = x.to("cpu", non_blocking=True)
+            with Done():
+                return host.tolist()
+        """,
+    ),
+    "a context whose class waits as it is left": (
+        "FM404",
+        """
+        class Copies:
+            def __enter__(self):
+                pass
+
+            def __exit__(self, *args):
+                torch.cuda.synchronize()
+
+        def fetch(x):
+            with Copies():
+                host = x.to("cpu", non_blocking=True)
+            return host.tolist()
+        """,
+    ),
+    "another name for a wait": (
+        "FM404",
+        """
+        flush = torch.cuda.synchronize
+
+        def fetch(x):
+            host = x.to("cpu", non_blocking=True)
+            flush()
+            return host.tolist()
+        """,
+    ),
+    "a method of an event by another name": (
+        "FM404",
+        """
+        def fetch(x, event):
+            done = event.synchronize
+            host = x.to("cpu", non_blocking=True)
+            event.record()
+            done()
+            return host.tolist()
+        """,
+    ),
+    "a wait of the driver's own interface": (
+        "FM404",
+        """
+        def fetch(x):
+            host = x.to("cpu", non_blocking=True)
+            torch.cuda.cudart().cudaStreamSynchronize(torch.cuda.current_stream().cuda_stream)
+            return host.tolist()
+        """,
+    ),
+    "a comparison of all values waits": (
+        "FM404",
+        """
+        def fetch(x, y):
+            host = x.to("cpu", non_blocking=True)
+            if torch.equal(x, y):
+                return host.tolist()
+        """,
+    ),
+    "a test of a tensor waits": (
+        "FM404",
+        """
+        def fetch(x, mask):
+            host = x.to("cpu", non_blocking=True)
+            if mask.any():
+                return host.tolist()
+        """,
+    ),
+    "a function whose name says that it ends something, and that nothing else tells of": (
+        "FM404",
+        """
+        def fetch(x, transfers):
+            host = x.to("cpu", non_blocking=True)
+            transfers.finish()
+            return host.tolist()
+        """,
+    ),
     "a part of a copy that is read behind a wait": (
         "FM404",
         """

@@ -75,13 +75,21 @@ def test_a_helper_is_followed_where_a_package_passes_it_on(package):
     assert codes(folder / "step.py", "FM404") == []
 
 
-def test_a_helper_is_called_by_its_module(package):
-    step = READ.format(module="engine", name="helper").replace(
-        "helper(lens)", "helper.settle(lens)"
-    )
+@pytest.mark.parametrize("module", ["engine", "."])
+def test_a_helper_is_called_by_its_module(package, module):
+    step = READ.format(module=module, name="helper").replace("helper(lens)", "helper.settle(lens)")
     folder = package(step=step, helper=WAITS)
 
     assert codes(folder / "step.py", "FM404") == []
+
+
+def test_a_method_of_a_class_of_another_file_waits(package):
+    step = READ.format(module=".helper", name="Copier").replace("Copier(lens)", "Copier().settle()")
+    held = "import torch\n\nclass Copier:\n    def settle(self):\n        {}\n"
+    folder = package(step=step, helper=held.format("torch.cuda.synchronize()"))
+    assert codes(folder / "step.py", "FM404") == []
+    folder = package(step=step, helper=held.format("return 1"))
+    assert codes(folder / "step.py", "FM404") == ["FM404"]
 
 
 def test_a_name_that_two_imports_make_is_unknown(package):

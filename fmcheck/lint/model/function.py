@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -14,9 +15,11 @@ from fmcheck.lint.model.expressions import (
 )
 from fmcheck.lint.model.flow import Flow
 from fmcheck.lint.model.names import Names
+from fmcheck.lint.model.vocabulary import CLASS
 from fmcheck.lint.source.lazy import cst
 from fmcheck.lint.source.neighbours import neighbours_of
 from fmcheck.lint.source.walking import children, walk
+from fmcheck.regex import regex
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -25,6 +28,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T", bound="cst.CSTNode")
 
+#: How many names of one thing are followed, one from another.
+_MOST_ALIASES = 3
+_DOTTED = regex(r"[\w.]*")
+#: Annotations of what may be missing.
+_OPTIONAL = regex(r"(?:\w+\.)?Optional\[([\w.]+)\]|([\w.]+) *\| *None")
 #: How many classes are looked through, one derived from another.
 _MOST_BASES = 8
 #: Bases outside of the package that hide nothing.
@@ -146,6 +154,17 @@ class Function:
         listed = (*params.posonly_params, *params.params, *params.kwonly_params)
         return [one.name.value for one in listed]
 
+    @property
+    def is_abstract(self) -> bool:
+        """Tells whether it has no statement of its own: a class that is derived has them."""
+        body: Sequence[cst.CSTNode] = self.node.body.body
+        return all(
+            isinstance(one, (cst.Pass, cst.Raise))
+            or (isinstance(one, cst.Expr) and isinstance(one.value, (cst.BaseString, cst.Ellipsis)))
+            for line in body
+            for one in (line.body if isinstance(line, cst.SimpleStatementLine) else [line])
+        )
+
     def takes(self, call: cst.Call) -> Iterator[tuple[str, cst.BaseExpression]]:
         """Yields the parameters that a call of this function gives values to, and the values.
 
@@ -173,9 +192,9 @@ class Function:
 
         `f()` is a function that stands in this one, or one beside classes, of this file or imported
         from one of its package; `self.f()` is a method of the same class, or of one that it is
-        derived from.
+        derived from; `x.f()` is one of the class that `x` is plainly of.
         """
-        func = call.func
+        func = self.stands_for(call.func)
         if isinstance(func, cst.Name):
             found = (
                 self._nested.get(func.value)
@@ -185,10 +204,50 @@ class Function:
         elif not isinstance(func, cst.Attribute):
             return None
         elif is_name(func.value, "self") or is_name(func.value, "cls"):
-            found = self._method(func.attr.value)
+            family = self.part.stretch.family
+            found = method_of(family, func.attr.value) if family is not None else None
         else:
             found = self._imported(dotted(func) or "")
+            if found is None and self._says(func.value):
+                family = class_of_object(func.value, self)
+                found = method_of(family, func.attr.value) if family is not None else None
         return found if found is not self else None
+
+    def _says(self, node: cst.CSTNode) -> bool:
+        """Tells whether the file's text gives a value to what may be an attribute."""
+        name = dotted(node) or ""
+        return not name.startswith("self.") or bool(_given(name, self.module))
+
+    def runs(self, call: cst.Call) -> Iterator[Function]:
+        """Yields what a call plainly runs: a function, and of an object what a `with` enters."""
+        found = self.called(call)
+        if found is None and isinstance(self.parents.get(call), cst.WithItem):
+            family = class_of_object(call, self)
+            found = method_of(family, "__enter__") if family is not None else None
+        if found is not None:
+            yield found
+
+    def leaves(self, item: cst.BaseExpression) -> Function | None:
+        """Returns what runs where a `with` is left that this is an item of, None if unknown."""
+        found = self.called(item) if isinstance(item, cst.Call) else None
+        family = class_of_object(item, self) if found is None else None
+        return method_of(family, "__exit__") if family is not None else found
+
+    def stands_for(self, func: cst.BaseExpression) -> cst.BaseExpression:
+        """Returns the function that a name or an attribute is another name for, or itself."""
+        for _ in range(_MOST_ALIASES):
+            name = dotted(func) or ""
+            values: Sequence[cst.CSTNode] = ()
+            if isinstance(func, cst.Name) and self.names.values(name):
+                values = self.names.bound(func)
+            elif name not in self.parameters and name.removeprefix("self.").isidentifier():
+                given = _given(name, self.module)
+                values = [cst.parse_expression(one) for one, rest in given if not rest]
+                values = values if len(given) == 1 else ()
+            if len(values) != 1 or not isinstance(values[0], (cst.Name, cst.Attribute)):
+                break
+            func = values[0]
+        return func
 
     def callers(self) -> Iterator[tuple[Function, cst.Call]]:
         """Yields the functions of the same file that call this one, and where."""
@@ -203,17 +262,6 @@ class Function:
                         if last_name(call.func) == self.name:
                             found.setdefault(function.called(call), []).append((function, call))
         yield from known[self.name].get(self, ())
-
-    def _method(self, name: str) -> Function | None:
-        family = self.part.stretch.family
-        for one in lineage(family) if family is not None else ():
-            parts = one.module.defining(name)
-            found = _called(
-                name, (part for part in parts if part.is_nested and part.stretch.family is one)
-            )
-            if found:
-                return found[0] if len(found) == 1 else None
-        return None
 
     def _imported(self, name: str) -> Function | None:
         head = name.partition(".")[0]
@@ -234,6 +282,44 @@ def _beside_classes(module: Module, name: str) -> Function | None:
 
 def _called(name: str, parts: Iterable[Part]) -> Sequence[Function]:
     return [one for part in parts for one in functions(part) if one.name == name]
+
+
+def method_of(family: Family, name: str) -> Function | None:
+    """Returns the method of a class, or of one that it is derived from, None if unknown."""
+    for one in lineage(family):
+        parts = one.module.defining(name)
+        found = _called(
+            name, (part for part in parts if part.is_nested and part.stretch.family is one)
+        )
+        if found:
+            return found[0] if len(found) == 1 else None
+    return None
+
+
+def _given(name: str, module: Module) -> Sequence[tuple[str, str]]:
+    """Returns what a module's text gives to `self.x`, or to `x` beside functions and classes.
+
+    Each is a dotted name, "" for any other value, and what comes behind it. To read the classes of
+    all that methods are called on costs more than all else.
+    """
+    known: dict[str, Sequence[tuple[str, str]]] = module.memo.setdefault("given", {})
+    if name not in known:
+        lines = (*_lines(f"{name} = ", module.text), *_lines(f"{name}: ", module.text))
+        values = (line.partition(" = ")[2].partition("#")[0].strip() for line in lines)
+        found = [_DOTTED.match(one) for one in values if one and one != "None"]
+        known[name] = [(one[0], one.string[one.end() :]) for one in found if one is not None]
+    return known[name]
+
+
+def _lines(start: str, text: str) -> Iterator[str]:
+    """Yields the lines of a text from where a statement of them starts so."""
+    at = text.find(start)
+    while at >= 0:
+        end = text.find("\n", at)
+        before = text[text.rfind("\n", 0, at) + 1 : at]
+        if not before or (start.startswith("self.") and before.isspace()):
+            yield text[at : end if end >= 0 else None]
+        at = text.find(start, at + 1)
 
 
 def lineage(family: Family) -> Iterator[Family]:
@@ -275,8 +361,69 @@ def class_of(module: Module, name: str) -> Family | None:
         if found is None:
             return None
         module, name = found
-    own = [one for one in module.families if one.is_class and one.name == name]
+    known: dict[str, list[Family]] = module.memo.get("classes by name", {})
+    if "classes by name" not in module.memo:
+        for one in module.families:
+            if one.is_class:
+                known.setdefault(one.name, []).append(one)
+        module.memo["classes by name"] = known
+    own = known.get(name, ())
     return own[0] if len(own) == 1 else None
+
+
+def class_of_object(node: cst.CSTNode, function: Function, depth: int = 0) -> Family | None:
+    """Returns the class of the package that an object is plainly of, or that a name is itself."""
+    if depth > _MOST_ALIASES:
+        return None
+    if isinstance(node, cst.Call):
+        return _class_made(node, function)
+    name = dotted(node) or ""
+    made: list[tuple[cst.CSTNode | None, Function]] = []
+    if isinstance(node, cst.Name) and function.names.values(name):
+        if not function.names.is_given(node):
+            made += [(one, function) for one in function.names.bound(node)]
+    elif name in function.parameters:
+        return _class_annotated(name, function)
+    elif CLASS.match(name):
+        return class_of(function.module, name)
+    elif given := _given(name, function.module):
+        return _class_given(given, function.module)
+    elif isinstance(node, cst.Attribute) and is_name(node.value, "self"):
+        made += attribute_values(node.attr.value, function)
+    value, owner = made[0] if len(made) == 1 else (None, function)
+    return None if value is None else class_of_object(value, owner, depth + 1)
+
+
+def _class_given(given: Sequence[tuple[str, str]], module: Module) -> Family | None:
+    """Returns the class of what a module's text gives to a name, by its only value there."""
+    (name, rest), *more = given
+    if more:
+        return None
+    if not rest:  # an argument, whose annotation tells
+        noted = rf"\b{re.escape(name)} *: *[\"']?(?:[\w.]*Optional\[)?([\w.]+)"
+        found = set(re.findall(noted, module.text))
+        name = found.pop() if len(found) == 1 else ""
+    elif not rest.startswith("("):
+        return None
+    return class_of(module, name) if CLASS.match(name.rpartition(".")[2]) else None
+
+
+def _class_made(call: cst.Call, function: Function) -> Family | None:
+    """Returns the class that a call makes an object of."""
+    name = dotted(call.func) or ""
+    return class_of(function.module, name) if CLASS.match(name.rpartition(".")[2]) else None
+
+
+def _class_annotated(name: str, function: Function) -> Family | None:
+    """Returns the class that a parameter is annotated with; `X | None` and `"X"` are `X`."""
+    params = function.node.params
+    for one in (*params.posonly_params, *params.params, *params.kwonly_params):
+        if one.name.value == name and one.annotation is not None:
+            text = function.part.code(one.annotation.annotation).strip("\"'")
+            found = _OPTIONAL.fullmatch(text)
+            text = (found[1] or found[2]) if found is not None else text
+            return class_of(function.module, text) if CLASS.match(text.rpartition(".")[2]) else None
+    return None
 
 
 def functions(part: Part) -> Sequence[Function]:

@@ -44,7 +44,14 @@ ENTERS = regex(r"^(StreamContext|(\w+_)?stream(_(switch|context|ctx|guard))|stre
 ORDERING = regex(
     r"^(?!_?(is|has|should|needs|use|can)_)"
     r"((.*_)?((sync|synchronize|wait|fence|barrier)(_|$)|join_|(?<=_)join$)"
-    r"|make_graphed_callables$)",  # which waits for the device around what it captures
+    r"|make_graphed_callables$"  # which waits for the device around what it captures
+    r"|(?-i:[a-z]\w*(Sync|Synchronize|Wait|Fence|Barrier)([A-Z]\w*)?$))",  # of a C API
+    re.IGNORECASE,
+)
+#: Names of functions that end something, and perhaps wait for it, where nothing else says.
+ENDS = regex(
+    r"^(?!_?(is|has|should|needs|use|can)_)"
+    r"(.*_)?(await|complete|drain|ensure|finish|flush|join|result|until)(_|$)",
     re.IGNORECASE,
 )
 #: Methods that wait for the stream or event that they name.
@@ -103,7 +110,9 @@ IN_PLACE = frozenset(
     }
 )
 #: Calls that wait for the stream that is current, by reading a value.
-READS = frozenset({"cpu", "item", "nonzero", "tolist"})
+READS = frozenset({"cpu", "is_nonzero", "item", "nonzero", "tolist"})
+#: Functions and methods of tensors that return a truth, for which they read all values.
+COMPARES = frozenset({"allclose", "equal"})
 #: Methods that bring values to the host.
 TO_HOST = frozenset({"cpu", "item", "numpy", "tolist"})
 #: Functions that read the number that they are handed.

@@ -104,7 +104,8 @@ def _base(asking: Module, one: Import) -> tuple[str, list[str]]:
     """Returns the folder that an import starts from and the names from there, none if unknown."""
     folders = asking.identity.split("/")[:-1]
     if one.is_relative:
-        dots = len(one.target) - len(one.target.lstrip("."))
+        # Of the module: `from . import b` stands for `..b`, and is of this folder.
+        dots = len(one.module) - len(one.module.lstrip("."))
         above = folders[: len(folders) - dots + 1]
         return "/".join(above), one.target.lstrip(".").split(".")
     parts = one.target.split(".")

@@ -6,6 +6,7 @@ whatever module they are reached through: `torch.cuda`, `torch.npu`, a device mo
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
 from functools import cached_property
 from heapq import merge
@@ -20,6 +21,7 @@ from fmcheck.lint.model.expressions import (
     dotted,
     holder,
     is_name,
+    keywords,
     last_name,
     literal_elements,
     non_blocking,
@@ -31,7 +33,9 @@ from fmcheck.lint.model.names import ANY
 from fmcheck.lint.model.sieve import Sieve
 from fmcheck.lint.model.vocabulary import (
     CLASS,
+    COMPARES,
     COPIES,
+    ENDS,
     ENTERS,
     LAUNCHES,
     NUMBERS,
@@ -41,11 +45,13 @@ from fmcheck.lint.model.vocabulary import (
     READS,
     REDUCTIONS,
     TRUTHS,
+    WAITS,
     looks_like_context,
     looks_like_event,
 )
 from fmcheck.lint.source.lazy import cst
 from fmcheck.lint.source.walking import walk
+from fmcheck.regex import regex
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
@@ -64,6 +70,10 @@ HOST = "<host>"
 _DEVICES = ("accelerator", "device_interface", "device_module", "platform")
 #: Classes whose methods may be called with their object as the first argument.
 _CLASSES = frozenset({"Event", "ExternalStream", "Stream", "Tensor"})
+#: What gives another name to a wait.
+_RENAMED = regex(
+    r"= [\w.]*(sync|wait|query|fence|barrier)\w*[ \t]*(#[^\n]*)?$", re.IGNORECASE | re.MULTILINE
+)
 #: Methods that record an event.
 RECORDS = frozenset({"record", "record_event"})
 #: Any stream, or whatever ran before.
@@ -221,9 +231,29 @@ class FunctionStreams:
         """The orders of the calls that bring values to the host, by the stream they are on."""
         found: dict[str, list[int]] = {}
         for call, order in zip(self.function.calls, self.call_orders, strict=True):
-            if last_name(call.func) in READS or _reads_number(call):
+            if self.reads_values(call):
                 found.setdefault(self.stream_at(order), []).append(order)
         return found
+
+    def reads_values(self, call: cst.Call) -> bool:
+        """Tells whether a call brings values to the host, of whatever tensor it is handed."""
+        word = last_name(call.func)
+        if word in READS or _reads_number(call) or _blocks(call):
+            return True
+        name = self.part.module.resolve(dotted(call.func) or "")
+        if word in COMPARES or name in ("torch.argwhere", "torch.masked_select", "torch.unique"):
+            return not name.startswith(("numpy.", "np."))
+        # `if mask.any():`
+        return _is_truth(call) and self._is_tested(call)
+
+    def _is_tested(self, node: CSTNode) -> bool:
+        """Tells whether a test asks for the truth of an expression."""
+        while True:
+            inner, node = node, self.parents[node]
+            if isinstance(node, (cst.If, cst.While, cst.Assert, cst.IfExp)):
+                return inner is node.test
+            if not isinstance(node, (cst.BooleanOperation, cst.UnaryOperation)):
+                return False
 
     @cached_property
     def assigned(self) -> Mapping[str, Sequence[cst.Assign]]:
@@ -391,11 +421,11 @@ class FunctionStreams:
         """Returns the stream that is current at a place."""
         return self._current[order]
 
-    def left(self, node: CSTNode, end: int) -> Iterator[cst.Call]:
-        """Yields the calls that make the contexts in which a node stands and that end by then."""
+    def left(self, node: CSTNode, end: int) -> Iterator[cst.BaseExpression]:
+        """Yields the items of the `with`s in which a node stands and that end by then."""
         while node in self.order:
             if isinstance(node, cst.With) and self.end(node) <= end:
-                yield from (one.item for one in node.items if isinstance(one.item, cst.Call))
+                yield from (one.item for one in node.items)
             node = self.parents[node]
 
     def may_be_current(self, stream: str) -> bool:
@@ -581,9 +611,11 @@ class FunctionStreams:
         return None
 
     def _note_call(self, call: cst.Call, order: int) -> None:
-        word, receiver, args = _called(call)
+        word, receiver, args = self._called(call)
         is_ordering = word in self._ordered_by or (
-            ORDERING.search(word) is not None and not self.awaits_itself(call)
+            not self.awaits_itself(call)
+            if ORDERING.search(word) is not None
+            else ENDS.search(word) is not None and self._may_end(call)
         )
         if receiver is None:
             if is_ordering:
@@ -609,6 +641,43 @@ class FunctionStreams:
                 self.copies.append(AsyncCopy(call, receiver, None, order))
             elif args:
                 self.copies.append(AsyncCopy(call, args[0], receiver, order))
+
+    def _called(self, call: cst.Call) -> tuple[str, CSTNode | None, Sequence[CSTNode]]:
+        """Returns the same as the function, for a wait by another name by its own."""
+        func = self.function.stands_for(call.func) if self._renames_waits else call.func
+        if func is not call.func:
+            word, receiver, args = _called(call.with_changes(func=func))
+            if word in WAITS or ORDERING.search(word):
+                return word, receiver, args
+        word, receiver, args = _called(call)
+        if receiver is None:
+            word = self.part.module.resolve(word).rpartition(".")[2]
+        return word, receiver, args
+
+    @cached_property
+    def _renames_waits(self) -> bool:
+        """Tells whether the file's text gives another name to what is named as a wait."""
+        memo: dict[str, bool] = self.part.module.memo.setdefault("renames waits", {})
+        if not memo:
+            memo[""] = _RENAMED.search(self.part.module.text) is not None
+        return memo[""]
+
+    def _may_end(self, call: cst.Call) -> bool:
+        """Tells whether a call whose name says that it ends something may wait for it.
+
+        Where the package has the function, that tells. `", ".join(x)` and a flush of a file end
+        nothing on a device.
+        """
+        name = self.part.module.resolve(dotted(call.func) or "")
+        if name.startswith(("os.", "sys.")) or (last_name(call.func) == "join" and call.args):
+            return False
+        family = self.part.stretch.family
+        if name.startswith("self.") and name.count(".") == 1 and family is not None:
+            # Asked of the text: whoever looks for a wait there reads the method.
+            start, end = family.place.start, family.place.end
+            if self.part.module.text.find(f"def {last_name(call.func)}(", start, end) >= 0:
+                return False
+        return self.function.called(call) is None
 
     def _note_record_within(self, event: CSTNode, order: int) -> None:
         """Notes `S.record_event()` as the argument of a wait, which no name holds."""
@@ -733,14 +802,36 @@ def _is_default(node: CSTNode) -> bool:
 def _reads_number(call: cst.Call) -> bool:
     """Tells whether this is `int(x.sum())` and the like."""
     value = call.args[0].value if len(call.args) == 1 else None
+    is_number = isinstance(call.func, cst.Name) and call.func.value in NUMBERS
+    return is_number and isinstance(value, cst.Call) and _is_one_of(value, REDUCTIONS | TRUTHS)
+
+
+def _is_truth(call: cst.Call) -> bool:
+    return _is_one_of(call, TRUTHS)
+
+
+def _is_one_of(call: cst.Call, words: Collection[str]) -> bool:
+    """Tells whether a call is a method, not of a value of the host, or a function of `torch`."""
     return (
-        isinstance(call.func, cst.Name)
-        and call.func.value in NUMBERS
-        and isinstance(value, cst.Call)
-        and isinstance(value.func, cst.Attribute)
-        and value.func.attr.value in REDUCTIONS | TRUTHS
-        and not ON_HOST.search(holder(value))
+        isinstance(call.func, cst.Attribute)
+        and call.func.attr.value in words
+        and not ON_HOST.search(holder(call))
+        and not any(ON_HOST.search(holder(one.value)) for one in call.args[:1])
     )
+
+
+def _blocks(call: cst.Call) -> bool:
+    """Tells whether this is `.to("cpu")` that returns when all before it on the stream is done.
+
+    So is `.numpy(force=True)`.
+    """
+    word = last_name(call.func)
+    if word == "numpy":
+        return is_name(keywords(call).get("force"), "True")
+    if word != "to" or not goes_to_host(call):
+        return False
+    flag = non_blocking(call)
+    return flag is None or is_name(flag, "False")
 
 
 def _is_module(node: CSTNode, part: Part) -> bool:

@@ -457,8 +457,8 @@ def _may_be_ordered(
 
     return (
         any(
-            call in streams.wait_at or helper_waits(call, streams.function)
-            for call in streams.left(producer, end)
+            item in streams.wait_at or _leaving_waits(item, streams)
+            for item in streams.left(producer, end)
         )
         or streams.wait_sieve("behind", stream, passes=orders).first(first, end) is not None
         or any_between(streams.reads.get(stream, ()), first, end)
@@ -527,12 +527,17 @@ def callers_wait(function: Function) -> bool:
 
 def helper_waits(call: cst.Call, function: Function) -> bool:
     """Tells whether a call leads to a function of the package that may wait or order streams."""
-    callee = function.called(call)
-    return (
-        callee is not None
-        and orders_streams(callee)
-        and not streams_of(function).awaits_itself(call)
+    return any(map(orders_streams, function.runs(call))) and not streams_of(function).awaits_itself(
+        call
     )
+
+
+def _leaving_waits(item: cst.BaseExpression, streams: FunctionStreams) -> bool:
+    """Tells whether what runs where a `with` is left may wait or order streams."""
+    if isinstance(item, cst.Call) and helper_waits(item, streams.function):
+        return True
+    callee = streams.function.leaves(item)
+    return callee is not None and orders_streams(callee)
 
 
 def _leaf(text: str) -> str:

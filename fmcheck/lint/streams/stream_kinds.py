@@ -9,8 +9,8 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from fmcheck.lint.model.expressions import dotted, is_name, last_name, literal_elements, targets
-from fmcheck.lint.model.function import attribute_values, class_of, functions
+from fmcheck.lint.model.expressions import is_name, last_name, literal_elements, targets
+from fmcheck.lint.model.function import attribute_values, class_of_object, functions
 from fmcheck.lint.model.vocabulary import ENTERS
 from fmcheck.lint.source.lazy import cst
 from fmcheck.lint.source.walking import walk
@@ -159,14 +159,7 @@ def _attribute(node: cst.Attribute, function: Function, depth: int) -> set[Strea
 
 def _method_of(holder: CSTNode, function: Function) -> Function | None:
     """Returns a function of the class that an object is made of, None where that is unknown."""
-    made: list[tuple[CSTNode | None, Function]] = []
-    if isinstance(holder, cst.Name):
-        made += [(one, function) for one in function.names.bound(holder)]
-    elif isinstance(holder, cst.Attribute) and is_name(holder.value, "self"):
-        made += attribute_values(holder.attr.value, function)
-    value, owner = made[0] if len(made) == 1 else (None, function)
-    name = dotted(value.func) if isinstance(value, cst.Call) else None
-    family = class_of(owner.module, name) if name else None
+    family = class_of_object(holder, function)
     inside = family.parts if family is not None else ()
     return next((one for part in inside if part.is_nested for one in functions(part)), None)
 
