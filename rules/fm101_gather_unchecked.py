@@ -35,8 +35,8 @@ class GatherUnchecked(RelayRule):
     together; so will an assert on the values with a constant written back by hand. A guard may be
     behind a switch, in a function of the package that is handed the rows, and a context manager
     that may check as it is left, kept by a name or put on an `ExitStack`, too. Kernels that the
-    contract declares as gathers count; methods that it calls peeks and buffers that are `kept` do
-    not. A buffer that only looks like the declared ones is a note.
+    contract declares as gathers count; methods that it calls peeks and buffers that are `kept`, or
+    that have `reads = "many"`, do not. A buffer that only looks like the declared ones is a note.
 
     ## Why is this bad
     A row that was overwritten before it was read, read twice, or never written gives the token or

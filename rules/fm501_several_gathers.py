@@ -31,7 +31,7 @@ class SeveralGathers(RelayRule):
 
     ## What it does
     Counts, on one path through a function, the gathers of different relay buffers by the same
-    rows, and the writes; three of a kind are reported.
+    rows, and the writes; three of a kind are reported. Tables with `reads = "many"` do not count.
 
     ## Why is this bad
     Each is a kernel launch between two steps, where the host is in a hurry and the device is
@@ -115,7 +115,9 @@ class FutureMap:
     def check(self, part: Part) -> Iterator[Finding]:
         """Yields a finding at the first access of each group."""
         for function in functions(part):
-            for group in _groups(accesses_of(function, self.relays).all):
+            accesses = accesses_of(function, self.relays).all
+            relayed = [one for one in accesses if not self.relays.stays(one.buffer)]
+            for group in _groups(relayed):
                 path = _longest(group, function)
                 if len(path) >= LEAST:
                     yield self._finding(path, part)

@@ -34,11 +34,12 @@ PLANTED = {
 
 #: The same of model runner V1.
 PLANTED_V1 = {
-    "test_ids_are_prepared_twice": "FR102",
-    "test_tokens_of_the_step_before_the_last": "FR102",
-    "test_request_that_is_left_out_of_the_mapping": "FR202",
-    "test_result_that_is_read_before_its_copy_is_done": "FR404",
-    "test_inputs_that_are_filled_while_they_are_copied": "FR403",
+    "test_ids_are_prepared_twice": ("FR102",),
+    "test_tokens_of_the_step_before_the_last": ("FR102",),
+    "test_request_that_is_left_out_of_the_mapping": ("FR202",),
+    "test_result_that_is_read_before_its_copy_is_done": ("FR404",),
+    # The count of computed tokens is a relay buffer on the host.
+    "test_inputs_that_are_filled_while_they_are_copied": ("FR401", "FR403"),
 }
 
 #: Random workloads; `python -m tests.vllm_drives --workloads 200` runs more.
@@ -110,9 +111,8 @@ def test_healthy_drives_of_v1_are_silent_and_much_was_checked(release: str) -> N
 @every
 def test_each_planted_fault_of_v1_is_reported_under_its_code(release: str) -> None:
     reported = drove(release, "planted_v1")
-    assert {name: codes(text) for name, text in reported.failures.items()} == {
-        name: [code] for name, code in PLANTED_V1.items()
-    }, reported.output
+    found = {name: tuple(codes(text)) for name, text in reported.failures.items()}
+    assert found == PLANTED_V1, reported.output
 
 
 @every

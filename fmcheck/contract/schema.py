@@ -90,6 +90,11 @@ class Buffer(_Part, frozen=True, kw_only=True):
     owned: bool = True
 
     @property
+    def stays(self) -> bool:
+        """Tells whether a gather leaves the value there for the next one."""
+        return self.reads == "many"
+
+    @property
     def columns(self) -> int:
         """How many columns are a unit, 0 where a row is."""
         return self.unit if isinstance(self.unit, int) else int(self.unit == "element")

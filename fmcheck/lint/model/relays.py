@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from fmcheck.lint.source.identity import is_module
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
-    from fmcheck.contract import Contract, Relay
+    from fmcheck.contract import Buffer, Contract, Relay
     from fmcheck.lint.model.names import Region
 
 #: A shorter last word that all buffers of a relay share says nothing.
@@ -63,20 +63,16 @@ class Relays:
         return any(self._is_declared(relay, attribute) for relay in self._relays)
 
     def is_kept(self, attribute: str) -> bool:
-        """Tells whether others read a buffer of this name, so that no row of it can be emptied."""
-        return any(
-            buffer.matches(attribute) and buffer.kept
-            for relay in self._relays
-            for buffer in relay.buffer
-        )
+        """Tells whether a buffer of this name is read by others or again: no row can be emptied."""
+        return any(buffer.kept or buffer.stays for buffer in self._of_name(attribute))
+
+    def stays(self, attribute: str) -> bool:
+        """Tells whether a buffer of this name is a table that is read again and again."""
+        return any(buffer.stays for buffer in self._of_name(attribute))
 
     def tells_valid(self, attribute: str) -> bool:
         """Tells whether a contract says which values a buffer of this name may hold."""
-        return any(
-            buffer.matches(attribute) and buffer.valid
-            for relay in self._relays
-            for buffer in relay.buffer
-        )
+        return any(buffer.valid for buffer in self._of_name(attribute))
 
     def buffer(self, region: Region, identity: str) -> bool | None:
         """Tells whether a region is a declared relay buffer; False if it only looks like one."""
@@ -99,6 +95,10 @@ class Relays:
     def is_opaque(self, name: str) -> bool:
         """Tells whether a function of this name is a kernel that the contract declares."""
         return name in self._opaque
+
+    def _of_name(self, attribute: str) -> Iterator[Buffer]:
+        for relay in self._relays:
+            yield from (buffer for buffer in relay.buffer if buffer.matches(attribute))
 
     def _is_declared(self, relay: Relay, attribute: str) -> bool:
         return any(buffer.matches(attribute) for buffer in relay.buffer)

@@ -459,9 +459,10 @@ class RelayBuffer:
                 (mine, moment, self.whole.memory.keep(mine)) for mine, moment in self._begun(rows)
             ]
             if self.lanes is not None and self.owners.drained is not False:
-                # What had nobody before has no last owner, nor is that one's what the hand-out did.
+                # What the hand-out did itself is no last owner's; a note is of rows that had one.
                 own = (mine for mine, *_ in begun)
-                again = functools.reduce(np.setdiff1d, own, rows[generations > 1])
+                again = rows if self.owners.drained else rows[generations > 1]
+                again = functools.reduce(np.setdiff1d, own, again)
                 self.lanes.reused(again, self.owners.drained)
             self._poison_over(self.whole, rows)
             self.ledger.hand_out(rows, generations)
