@@ -28,6 +28,12 @@ ASSERTS = frozenset(
 )
 #: Decorators of functions that a compiled one calls, and that run as they are written.
 _DISABLED = frozenset({"torch.compiler.disable", "torch._dynamo.disable"})
+#: They tell a function whether it is being compiled.
+_COMPILING = frozenset(
+    f"torch.{where}.{word}"
+    for where in ("compiler", "_dynamo")
+    for word in ("is_compiling", "is_dynamo_compiling")
+)
 
 
 class MessagelessAsyncAssert(ModuleRule):
@@ -174,6 +180,20 @@ check = torch.compile(lambda values: torch._assert_async(input=values["\\n"] >= 
 assert_msg="lambda: values[\\"\\\\n\\"] >= 0"))
 """,
         ),
+        Example(
+            """\
+import torch
+
+@torch.compile
+def check(values):
+    if torch.compiler.is_compiling():
+        torch._assert_async((values >= 0).all())
+    else:
+        values = values.clone()
+    return values
+""",
+            at=((6, 9),),
+        ),
     )
     good = (
         Example(
@@ -226,6 +246,24 @@ def check(values):
     torch._assert_async((values >= 0).all())
 """
         ),
+        Example(
+            """\
+import torch
+
+def check(values):
+    if not torch.compiler.is_compiling():
+        torch._assert_async((values >= 0).all())
+    return values
+
+def other(values):
+    if torch.compiler.is_compiling():
+        return values
+    else:
+        torch._assert_async((values >= 0).all())
+
+checked, others = torch.compile(check), torch.compile(other)
+"""
+        ),
     )
 
     def check(self, module: Module) -> Iterator[Finding]:
@@ -238,6 +276,8 @@ def check(values):
         for function in Compiled(module).functions():
             for call in below(function.node, cst.Call):
                 if _is_messageless(call, module) and call not in seen:
+                    if _is_left_out(call, function.part):
+                        continue
                     seen.add(call)
                     yield self._finding(call, function)
 
@@ -281,6 +321,21 @@ def _is_messageless(call: cst.Call, module: Module) -> bool:
     if name is None or module.resolve(name) not in ASSERTS:
         return False
     return len(call.args) == 1 and not call.args[0].star
+
+
+def _is_left_out(node: cst.CSTNode, part: Part) -> bool:
+    """Tells whether a place is in a branch that is not taken where the function is compiled."""
+    while node in part.parents:
+        inner, node = node, part.parents[node]
+        if not isinstance(node, cst.If) or inner is node.test:
+            continue
+        test, is_negated = node.test, False
+        if isinstance(test, cst.UnaryOperation) and isinstance(test.operator, cst.Not):
+            test, is_negated = test.expression, True
+        name = dotted(test.func) if isinstance(test, cst.Call) else None
+        if part.module.resolve(name or "") in _COMPILING and is_negated == (inner is node.body):
+            return True
+    return False
 
 
 class Body(Struct, frozen=True, eq=False):
