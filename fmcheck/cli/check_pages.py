@@ -73,10 +73,12 @@ PAGES = {
         means="A relay row was gathered by one request, but last written by the request that had "
         "the row before: one answer continues from another request's token.",
         how="The functions of `[[owners]]` show when a row goes to another request; its generation "
-        "grows, and a value of an older generation is stale.",
+        "grows, and a value of an older generation is stale. What such a function writes itself is "
+        "its new owner's, or a reset.",
         unseen="Needs `[[owners]]`. A change of owner that Python does not see is missed.",
         fix="Write the row for its new owner before the first gather, and free a row only "
-        "when no launched step can still write it.",
+        "when no launched step can still write it. In a batch whose rows move, move, swap and clear "
+        "each buffer with its request.",
         seen_in=("sgl-project/sglang#25862", "sgl-project/sglang-jax#1504"),
     ),
     "FR105": CheckPage(
