@@ -612,13 +612,8 @@ class FunctionStreams:
 
     def _note_call(self, call: cst.Call, order: int) -> None:
         word, receiver, args = self._called(call)
-        is_ordering = word in self._ordered_by or (
-            not self.awaits_itself(call)
-            if ORDERING.search(word) is not None
-            else ENDS.search(word) is not None and self._may_end(call)
-        )
         if receiver is None:
-            if is_ordering:
+            if self._may_order(word, call):
                 self.waits.append(Wait(call, ANYTHING, ANYTHING, order))
         elif word in ("wait_stream", "wait_event") and args:
             waiter, on = self.text(receiver), self.text(args[0])
@@ -634,7 +629,7 @@ class FunctionStreams:
             self._note_record(call, receiver, args, order)
         elif word == "record_stream":
             self.kept |= self.holders(receiver)
-        elif is_ordering:
+        elif self._may_order(word, call):
             self.waits.append(Wait(call, ANYTHING, ANYTHING, order))
         elif word in COPIES and is_non_blocking(call):
             if word == "to":
@@ -651,7 +646,7 @@ class FunctionStreams:
                 return word, receiver, args
         word, receiver, args = _called(call)
         if receiver is None:
-            word = self.part.module.resolve(word).rpartition(".")[2]
+            word = self.part.module.imported.get(word, word).rpartition(".")[2]
         return word, receiver, args
 
     @cached_property
@@ -661,6 +656,14 @@ class FunctionStreams:
         if not memo:
             memo[""] = _RENAMED.search(self.part.module.text) is not None
         return memo[""]
+
+    def _may_order(self, word: str, call: cst.Call) -> bool:
+        """Tells whether a call may order work for the function, or wait for it, by its name."""
+        if word in self._ordered_by:
+            return True
+        if ORDERING.search(word) is not None:
+            return not self.awaits_itself(call)
+        return ENDS.search(word) is not None and self._may_end(call)
 
     def _may_end(self, call: cst.Call) -> bool:
         """Tells whether a call whose name says that it ends something may wait for it.
