@@ -13,6 +13,7 @@ from fmcheck.lint.model.steps import is_step as is_step_named
 from fmcheck.lint.model.vocabulary import NON_BLOCKING
 from fmcheck.lint.source.globs import fits
 from fmcheck.lint.source.walking import walk
+from fmcheck.lint.streams.effects import waits_at
 from fmcheck.lint.streams.function_streams import ANYTHING, HOST, FunctionStreams, streams_of
 
 if TYPE_CHECKING:
@@ -274,6 +275,7 @@ class Runner:
     ) -> Iterator[Finding]:
         flow = streams.flow
         waits = [wait.node for wait in streams.waits if wait.waiter in (HOST, ANYTHING)]
+        waits += [call for call in function.calls if waits_at(call, function)]
         waited, awaited = flow.past(waits), flow.led_to(waits)
         is_step = fits(function.name, self._fillers) or (
             is_step_named(function) and _never_waits(function)

@@ -15,8 +15,10 @@ from fmcheck.lint.devices.pinned import makes_pinned
 from fmcheck.lint.model.expressions import (
     bound_names,
     dotted,
+    is_name,
     keywords,
     last_name,
+    non_blocking,
     receiver,
     squeezed,
 )
@@ -87,10 +89,13 @@ class HostReadBeforeSync(FunctionRule):
     (`tolist`, `item`, `int(...)`, `float()` and other computing on the host, arithmetic, a
     truth test, a comparison, `torch.cat` of a list that copies were appended to, `.numpy()` that
     is assigned to a part of an array), of a list of copies in a loop over it too, that no
-    `synchronize`, `query` or other wait precedes, and an object that is created from such a copy
-    in a function that neither records an event nor waits. Views (`[...]`, `unbind`, `numpy`) are
-    no reads. `int(...)` or `bool(...)` of a buffer that an object keeps is a poll, whose answer
-    may be old, and is left alone; so is what calls itself asynchronous.
+    `synchronize`, `query` or other wait precedes (by itself, by a function or method of the
+    package, by a value that is read from the device, or by a call that nothing is known of and
+    whose name says that it waits or ends something, as `flush` and `finish` do), and an object that
+    is created from such a copy in a function that neither records an event nor waits. Views
+    (`[...]`, `unbind`, `numpy`) are no reads. `int(...)` or `bool(...)` of a buffer that an object
+    keeps is a poll, whose answer may be old, and is left alone; so is what calls itself
+    asynchronous.
 
     ## Why is this bad
     The copy is only enqueued when the call returns. The host sees what the memory held before:
@@ -117,7 +122,7 @@ class HostReadBeforeSync(FunctionRule):
     code = "FM404"
     name = "host-read-before-sync"
     severity = Severity.WARNING
-    words = (NON_BLOCKING, ("copy_(", '"cpu"', "'cpu'"))
+    words = (NON_BLOCKING, ("copy_(", '"cpu"', "'cpu'", '"cpu:0"', "'cpu:0'"))
     seen_in = (
         "https://github.com/vllm-project/vllm/pull/31584",
         "https://github.com/vllm-project/vllm/issues/36942",
@@ -318,9 +323,9 @@ def _is_to_host(copy: AsyncCopy, streams: FunctionStreams) -> bool:
 
 def _comes_from_host(node: CSTNode, streams: FunctionStreams) -> bool:
     """Tells whether a chain of methods starts on the host: then nothing is copied."""
+    copied = node
     while isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute):
-        name = streams.part.module.resolve(dotted(node.func) or "")
-        if name == "torch.from_numpy":
+        if node is not copied and _is_made_on_host(node):
             return True
         if node.func.attr.value == "cuda" or (
             last_name(node.func) == "to" and not goes_to_host(node)
@@ -328,8 +333,15 @@ def _comes_from_host(node: CSTNode, streams: FunctionStreams) -> bool:
             return False
         node = node.func.value
     values = streams.names.bound(node) if isinstance(node, cst.Name) else ()
-    words = ("cpu", "from_numpy")
-    return any(isinstance(one, cst.Call) and last_name(one.func) in words for one in values)
+    return any(map(_is_made_on_host, values))
+
+
+def _is_made_on_host(node: CSTNode) -> bool:
+    """Tells whether a call gives a tensor of the host, which is there when it returns."""
+    return isinstance(node, cst.Call) and (
+        last_name(node.func) in ("cpu", "from_numpy")
+        or (goes_to_host(node) and not is_name(non_blocking(node), "True"))
+    )
 
 
 def _is_kept_pinned(name: str, part: Part) -> bool:

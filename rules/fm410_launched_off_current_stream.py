@@ -43,9 +43,9 @@ class LaunchedOffCurrentStream(FunctionRule):
     Looks for `default_stream()`, of whatever module, that is passed to a call as its `stream`, by
     itself, by its raw handle, by a local name or by an attribute that a method binds to it; for
     `current_stream()` that is bound into a `partial(...)` which is put off (stored, returned, put
-    into a queue); and for `current_stream()` as the default of a parameter, which is evaluated when
-    the function is defined. Waits and records on the default stream are FM406's. Scripts (with
-    `__main__`) are left alone.
+    into a queue); and for `current_stream()` as the default of a parameter, of a function or of a
+    `lambda` beside functions, which is evaluated when that is defined. Waits and records on the
+    default stream are FM406's. Scripts (with `__main__`) are left alone.
 
     ## Why is this bad
     The inputs are produced on the stream that is current, and the results are read there. A kernel
@@ -144,6 +144,9 @@ if __name__ == "__main__":
         """Yields a finding for each launch that names another stream than the current one."""
         if "__main__" in part.module.text:
             return
+        if not functions(part):
+            for one in part.nodes():
+                yield from self._defaults(one.params, part) if isinstance(one, cst.Lambda) else ()
         for function in functions(part):
             put_off: dict[str, bool] = {}
             for call in function.calls:
@@ -162,9 +165,13 @@ if __name__ == "__main__":
                             help="pass `current_stream()`",
                         )
             yield from self._kept(function, part)
-            for param in walk(function.node.params):
-                if isinstance(param, cst.Param) and _is_current(param.default):
-                    yield self._finding(part, param, "evaluated once, when this is defined")
+            yield from self._defaults(function.node.params, part)
+
+    def _defaults(self, params: cst.Parameters, part: Part) -> Iterator[Finding]:
+        """Yields a finding for each parameter whose default is the current stream."""
+        for param in walk(params):
+            if isinstance(param, cst.Param) and _is_current(param.default):
+                yield self._finding(part, param, "evaluated once, when this is defined")
 
     def _kept(self, function: Function, part: Part) -> Iterator[Finding]:
         """Yields a finding for each attribute that keeps the default stream for launches."""

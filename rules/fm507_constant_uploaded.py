@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 _MAKES = ("torch.tensor", "torch.as_tensor")
 #: What a literal begins with.
 _LITERALS = ("True", "False", "float(", *"-0123456789")
+#: What stands before the first of them.
+_OPENINGS = tuple(f"{key}{mark}" for key in ("", "data=") for mark in ("", "[", "[[", "("))
 #: Decorators of functions that run once, or whose constants become part of a graph.
 _KEPT = regex(r"cache|compile|jit|memo|singleton")
 #: Files for a CPU.
@@ -73,7 +75,7 @@ class ConstantUploaded(ServingRule):
     judges = REPEATED
     words = (
         ("tensor(",),
-        tuple(f"tensor({one}{value}" for one in ("", "[", "[[") for value in _LITERALS),
+        tuple(f"tensor({one}{value}" for one in _OPENINGS for value in _LITERALS),
         *either((("device=",),), ((".to(", ".cuda("),)),
     )
     seen_in = (
@@ -105,9 +107,11 @@ class Layer:
         shifts = torch.tensor([0, 4], dtype=torch.uint8, device=x.device)
         one = torch.tensor(1.0).to(x.device)
         low = torch.as_tensor([float("-inf")] * 8).cuda()
-        return x >> shifts, one, low
+        pair = torch.tensor((0, 1), device=x.device)
+        zero = torch.tensor(data=0, device=x.device)
+        return x >> shifts, one, low, pair, zero
 """,
-            at=((5, 18), (6, 15), (7, 15)),
+            at=((5, 18), (6, 15), (7, 15), (8, 16), (9, 16)),
         ),
         Example(
             """\
@@ -231,7 +235,8 @@ def _is_kept(function: Function) -> bool:
 
 def _is_constant(call: cst.Call) -> bool:
     """Tells whether a tensor is made of numbers that the source gives."""
-    return bool(call.args) and _is_literal(call.args[0].value)
+    data = [one for one in call.args[:1] if one.keyword is None or one.keyword.value == "data"]
+    return any(_is_literal(one.value) for one in data)
 
 
 def _is_literal(node: cst.BaseExpression) -> bool:

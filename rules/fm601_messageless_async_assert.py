@@ -28,12 +28,6 @@ ASSERTS = frozenset(
 )
 #: Decorators of functions that a compiled one calls, and that run as they are written.
 _DISABLED = frozenset({"torch.compiler.disable", "torch._dynamo.disable"})
-#: They tell a function whether it is being compiled.
-_COMPILING = frozenset(
-    f"torch.{where}.{word}"
-    for where in ("compiler", "_dynamo")
-    for word in ("is_compiling", "is_dynamo_compiling")
-)
 
 
 class MessagelessAsyncAssert(ModuleRule):
@@ -42,7 +36,8 @@ class MessagelessAsyncAssert(ModuleRule):
     ## What it does
     Looks for `torch._assert_async(condition)` with one argument in a function that this module
     hands to `torch.compile`, by decorator or by call, through functions of its own that pass on a
-    parameter, and in the module's functions that such a function calls.
+    parameter, and in the module's functions that such a function calls. Left alone is what
+    runs only where `torch.compiler.is_compiling()` is false.
 
     ## Why is this bad
     FX knows that `aten._assert_async.msg` has an effect, and does not know it of
@@ -274,10 +269,8 @@ checked, others = torch.compile(check), torch.compile(other)
             return  # for what is compiled the whole module is parsed
         seen: set[CSTNode] = set()
         for function in Compiled(module).functions():
-            for call in below(function.node, cst.Call):
+            for call in function.compiled_calls():
                 if _is_messageless(call, module) and call not in seen:
-                    if _is_left_out(call, function.part):
-                        continue
                     seen.add(call)
                     yield self._finding(call, function)
 
@@ -323,21 +316,6 @@ def _is_messageless(call: cst.Call, module: Module) -> bool:
     return len(call.args) == 1 and not call.args[0].star
 
 
-def _is_left_out(node: cst.CSTNode, part: Part) -> bool:
-    """Tells whether a place is in a branch that is not taken where the function is compiled."""
-    while node in part.parents:
-        inner, node = node, part.parents[node]
-        if not isinstance(node, cst.If) or inner is node.test:
-            continue
-        test, is_negated = node.test, False
-        if isinstance(test, cst.UnaryOperation) and isinstance(test.operator, cst.Not):
-            test, is_negated = test.expression, True
-        name = dotted(test.func) if isinstance(test, cst.Call) else None
-        if part.module.resolve(name or "") in _COMPILING and is_negated == (inner is node.body):
-            return True
-    return False
-
-
 class Body(Struct, frozen=True, eq=False):
     """A function of the module, or a lambda; `name` is what it is called, `part` where it is."""
 
@@ -348,6 +326,53 @@ class Body(Struct, frozen=True, eq=False):
     def name(self) -> str:
         """Its name."""
         return self.node.name.value if isinstance(self.node, cst.FunctionDef) else "lambda"
+
+    def compiled_calls(self) -> Iterator[cst.Call]:
+        """Yields its calls, less those that it makes only where nothing compiles it."""
+        for call in below(self.node, cst.Call):
+            if not self._is_left_to_python(call):
+                yield call
+
+    def _is_left_to_python(self, node: CSTNode) -> bool:
+        while node is not self.node:
+            inner, node = node, self.part.parents[node]
+            if (
+                isinstance(node, (cst.If, cst.IfExp))
+                and inner is not node.test
+                and self._asks(node.test, wants=inner is not node.body)
+            ):
+                return True
+            # `if torch.compiler.is_compiling(): return`
+            before = (
+                node.body[: node.body.index(inner)] if isinstance(node, cst.IndentedBlock) else ()
+            )
+            if any(
+                isinstance(one, cst.If) and _returns(one) and self._asks(one.test, wants=True)
+                for one in before
+            ):
+                return True
+        return False
+
+    def _asks(self, test: CSTNode, *, wants: bool) -> bool:
+        """Tells whether a test is `is_compiling()`, or its reverse: compiled, it is as `wants`."""
+        if isinstance(test, cst.BooleanOperation):
+            is_and = isinstance(test.operator, cst.And)
+            # `not is_compiling() and debug` holds in Python alone, as `is_compiling() or x` fails.
+            return is_and is not wants and (
+                self._asks(test.left, wants=wants) or self._asks(test.right, wants=wants)
+            )
+        if isinstance(test, cst.UnaryOperation) and isinstance(test.operator, cst.Not):
+            return self._asks(test.expression, wants=not wants)
+        name = dotted(test.func) if isinstance(test, cst.Call) else None
+        resolved = self.part.module.resolve(name or "")
+        return wants and resolved.startswith("torch.") and resolved.endswith("is_compiling")
+
+
+def _returns(node: cst.If) -> bool:
+    """Tells whether nothing behind a test runs where it holds."""
+    last = node.body.body[-1] if node.body.body else None
+    end = last.body[-1] if isinstance(last, cst.SimpleStatementLine) else last
+    return isinstance(end, (cst.Return, cst.Raise))
 
 
 class Taker(Struct):
@@ -398,7 +423,7 @@ class Compiled:
         found += [one for one in handed.values() if one is not None]
         by_name = {one.name: one for one in self._bodies}
         for one in found:  # grows while it is walked: calls of calls
-            for call in below(one.node, cst.Call):
+            for call in one.compiled_calls():
                 callee = by_name.get(_own_name(call.func) or "")
                 if callee is None or callee in found or self._is_disabled(callee.node):
                     continue

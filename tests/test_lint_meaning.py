@@ -16,6 +16,56 @@ CONTRACT = parse_contract(
 )
 #: What is wrong, by the rule that says so.
 WRONG = {
+    "an assert that a test of something else leaves out": (
+        "FM601",
+        """
+        import torch
+
+        @torch.compile
+        def check(values, debug):
+            if debug or not torch.compiler.is_compiling():
+                torch._assert_async((values >= 0).all())
+            if torch.compiler.is_compiling():
+                return values
+        """,
+    ),
+    "a read beside the host's copy, of which a number is kept": (
+        "FM509",
+        """
+        def init_forward_metadata(self, batch):
+            longest = batch.seq_lens.max().item()
+            self.rows_cpu = torch.arange(longest)
+            return longest, batch.seq_lens_cpu
+        """,
+    ),
+    "a constant for values that a tuple does not list": (
+        "FM507",
+        """
+        def forward(self, x, kv_cache, mode):
+            if mode not in ("draft", "idle"):
+                return x * torch.tensor(1.0, device=x.device)
+        """,
+    ),
+    "a tail that is multiplied by no mask": (
+        "FM201",
+        """
+        def replay(self, batch, bs, raw_bs):
+            if bs > raw_bs:
+                self.seq_lens.fill_(1)
+            self.seq_lens[:raw_bs].copy_(batch.seq_lens)
+            self.rows[:raw_bs].copy_(batch.rows)
+            self.rows.mul_(self.scale)
+        """,
+    ),
+    "a copy of what was made on a device": (
+        "FM404",
+        """
+        def longest(reqs, device):
+            lens = torch.tensor(reqs, device=device)
+            host = lens.to("cpu", non_blocking=True)
+            return int(host.max())
+        """,
+    ),
     "a method of a parameter's class that does not wait": (
         "FM404",
         """
@@ -167,6 +217,22 @@ WRONG = {
         def step(batch):
             if (stops := batch.stop_mask.any()):
                 return stops
+        """,
+    ),
+    "a default of a lambda": (
+        "FM410",
+        """
+        import torch
+
+        run = lambda x, s=torch.cuda.current_stream(): kernel(x, s)
+        """,
+    ),
+    "a copy to the one device of the host": (
+        "FM404",
+        """
+        def total(lens):
+            host = lens.to(device="cpu:0", non_blocking=True)
+            return int(host.sum())
         """,
     ),
     "the raw handle of the default stream": (
@@ -828,6 +894,143 @@ WRONG = {
 }
 #: What is right, and looks like what the rule is about.
 RIGHT = {
+    "an assert that only Python runs": (
+        "FM601",
+        """
+        import torch
+
+        def _check(values):
+            torch._assert_async((values >= 0).all())
+
+        @torch.compile
+        def check(values, debug):
+            if debug and not torch.compiler.is_compiling():
+                torch._assert_async((values >= 0).all())
+            if torch.compiler.is_compiling():
+                pass
+            else:
+                _check(values)
+            if torch._dynamo.is_compiling() or not debug:
+                return values
+            torch._assert_async((values >= 0).all())
+        """,
+    ),
+    "a read from which the host's copy is made": (
+        "FM509",
+        """
+        class Batch:
+            def sync_mirror(self):
+                self.seq_lens_cpu.copy_(self.seq_lens.cpu())
+
+            def rebuild(self):
+                lens = self.seq_lens.cpu()
+                self.seq_lens_cpu = lens
+
+            def make(self, seq_lens):
+                lens = seq_lens.tolist()
+                longest = max(lens)
+                seq_lens_cpu = torch.tensor(lens)
+                return seq_lens_cpu, longest
+        """,
+    ),
+    "a constant for a device that has none yet": (
+        "FM507",
+        """
+        def forward(self, x, kv_cache):
+            if x.device not in self._ones:
+                one = torch.tensor(1.0, device=x.device)
+                self._ones[x.device] = one
+            if not hasattr(self, "two"):
+                setattr(self, "two", torch.tensor(2.0, device=x.device))
+            return x * self._ones[x.device] * self.two
+        """,
+    ),
+    "a tail that is multiplied by a mask": (
+        "FM201",
+        """
+        def replay(self, batch, bs, raw_bs):
+            if bs > raw_bs:
+                self.seq_lens.fill_(1)
+            self.seq_lens[:raw_bs].copy_(batch.seq_lens)
+            self.rows[:raw_bs].copy_(batch.rows)
+            self.rows.mul_(self.arange < raw_bs)
+            self.slots[:raw_bs].copy_(batch.slots)
+            is_real = self.arange < raw_bs
+            self.slots.mul_(is_real.to(torch.int32))
+        """,
+    ),
+    "a copy of what is on the host": (
+        "FM404",
+        """
+        def longest(reqs):
+            lens = torch.tensor(reqs, device="cpu")
+            host = lens.to("cpu", non_blocking=True)
+            ends = torch.tensor(reqs, device=torch.device("cpu")).to("cpu", non_blocking=True)
+            return int(host.max()), int(ends.max()), reqs.cpu().to("cpu", non_blocking=True).item()
+        """,
+    ),
+    "a pinned buffer that is written behind a helper's wait": (
+        "FM403",
+        """
+        import torch
+
+        class Lengths:
+            def __init__(self, n):
+                self.host = torch.empty(n, pin_memory=True)
+
+            def settle(self):
+                torch.cuda.synchronize()
+
+            def stage(self, values):
+                self.host[: len(values)].copy_(values)
+                self.lens.copy_(self.host, non_blocking=True)
+                self.settle()
+                self.host.fill_(1)
+        """,
+    ),
+    "a wait that an import gives another name": (
+        "FM404",
+        """
+        from torch.cuda import synchronize as flush_all
+
+        def fetch(x):
+            host = x.to("cpu", non_blocking=True)
+            flush_all()
+            return host.tolist()
+        """,
+    ),
+    "a method that waits, of a class for which there may be no object": (
+        "FM404",
+        """
+        class Copier:
+            def settle_all(self):
+                torch.cuda.synchronize()
+
+        class Runner:
+            def __init__(self, copier: "Copier | None" = None):
+                self.copier = copier
+                self.done = torch.cuda.synchronize
+
+            def fetch(self, x):
+                host = x.to("cpu", non_blocking=True)
+                self.copier.settle_all()
+                return host.tolist()
+
+            def again(self, x):
+                host = x.to("cpu", non_blocking=True)
+                self.done()
+                return host.tolist()
+        """,
+    ),
+    "a copy to an array that blocks": (
+        "FM404",
+        """
+        def fetch(x, y):
+            host = x.to("cpu", non_blocking=True)
+            rows = y.numpy(force=True)
+            return host.tolist(), rows
+        """,
+    ),
     "a method that waits, of a parameter's class": (
         "FM404",
         """

@@ -36,7 +36,8 @@ _SAYS = regex(r"^(debug|info|warning|warn|warn_once|error|exception|log|log_\w+|
 #: Tests for what does not come in each step, or not on a device.
 _RARELY = regex(
     r"cpu|is_cuda|\.type\b|is None|is not None|captur|warm|first|init|dummy|empty|numel\(\)|"
-    r"is_compiling|tracing|scripting|export|fallback|deprecated|check|valid|strict|assert",
+    r"\bnot in [\w.]+$|not hasattr\(|is_compiling|tracing|scripting|export|fallback|deprecated|"
+    r"check|valid|strict|assert",
     re.IGNORECASE,
 )
 #: What talks to other ranks, or asks what they have.

@@ -397,7 +397,9 @@ class Filling:
             ]
             unknown = [Region(_RETURNED.sub(ANY, path), "", call) for path in of_call]
             self._write(call, receiver, WriteKind.CONSTANT, unknown, guessed=True)
-        elif receiver is not None and word in _PARTIAL_RESETS:
+        elif receiver is not None and (
+            word in _PARTIAL_RESETS or (word == "mul_" and args and self._is_mask(args[0]))
+        ):
             self._write(call, receiver, WriteKind.CONSTANT, guessed=True)
         elif receiver is not None and word == "mul_" and args and number(args[0]) == 0:
             self._write(call, receiver, WriteKind.CONSTANT, value=0)
@@ -409,6 +411,14 @@ class Filling:
             self._grouped(call, WriteKind.CONSTANT)
         else:
             self._helper(call, word, receiver)
+
+    def _is_mask(self, node: CSTNode) -> bool:
+        """Tells whether an expression is 0 for some rows: a comparison, whatever its type."""
+        while isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute):
+            node = node.func.value
+        if isinstance(node, cst.Name):
+            return any(isinstance(one, cst.Comparison) for one in self._names.bound(node))
+        return isinstance(node, cst.Comparison)
 
     def _is_defined(self, word: str) -> bool:
         """Tells whether the module has a function of this name, which names what it resets."""

@@ -756,7 +756,7 @@ def goes_to_host(call: cst.Call) -> bool:
         value = arg.value
         if isinstance(value, cst.Call) and last_name(value.func) == "device" and value.args:
             value = value.args[0].value
-        if isinstance(value, cst.SimpleString) and value.evaluated_value == "cpu":
+        if isinstance(value, cst.SimpleString) and value.evaluated_value in ("cpu", "cpu:0"):
             return arg.keyword is None or arg.keyword.value == "device"
     return False
 
