@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 _MAKES = ("torch.tensor", "torch.as_tensor")
 #: What a literal begins with.
 _LITERALS = ("True", "False", "float(", *"-0123456789")
-#: What stands before the first of them.
-_OPENINGS = tuple(f"{key}{mark}" for key in ("", "data=") for mark in ("", "[", "[[", "("))
 #: Decorators of functions that run once, or whose constants become part of a graph.
 _KEPT = regex(r"cache|compile|jit|memo|singleton")
 #: Files for a CPU.
@@ -75,7 +73,10 @@ class ConstantUploaded(ServingRule):
     judges = REPEATED
     words = (
         ("tensor(",),
-        tuple(f"tensor({one}{value}" for one in _OPENINGS for value in _LITERALS),
+        (
+            *(f"tensor({one}{value}" for one in ("", "[", "[[") for value in _LITERALS),
+            *("tensor((", "tensor(data="),
+        ),
         *either((("device=",),), ((".to(", ".cuda("),)),
     )
     seen_in = (

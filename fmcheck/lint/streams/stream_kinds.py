@@ -7,6 +7,7 @@ is none. What is made elsewhere is known by its name alone.
 from __future__ import annotations
 
 from enum import Enum
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from fmcheck.lint.model.expressions import is_name, last_name, literal_elements, targets
@@ -145,7 +146,7 @@ def _named(name: str, function: Function, depth: int) -> set[StreamKind]:
 
 def _attribute(node: cst.Attribute, function: Function, depth: int) -> set[StreamKind]:
     if not (is_name(node.value, "self") or is_name(node.value, "cls")):
-        held = _method_of(node.value, function)
+        held = _method_of(node.value, node.attr.value, function)
         if held is None:
             return {StreamKind.UNKNOWN}
         function = held
@@ -157,10 +158,13 @@ def _attribute(node: cst.Attribute, function: Function, depth: int) -> set[Strea
     return found if is_bound else {StreamKind.UNKNOWN}
 
 
-def _method_of(holder: CSTNode, function: Function) -> Function | None:
-    """Returns a function of the class that an object is made of, None where that is unknown."""
+def _method_of(holder: CSTNode, name: str, function: Function) -> Function | None:
+    """Returns a function of the class that an object is made of, None where that is unknown.
+
+    One that binds the attribute, if there is any, which is read for it.
+    """
     family = class_of_object(holder, function)
-    inside = family.parts if family is not None else ()
+    inside = chain(family.binding(name), family.parts) if family is not None else ()
     return next((one for part in inside if part.is_nested for one in functions(part)), None)
 
 
