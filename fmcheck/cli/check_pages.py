@@ -77,8 +77,8 @@ PAGES = {
         "its new owner's, or a reset.",
         unseen="Needs `[[owners]]`. A change of owner that Python does not see is missed.",
         fix="Write the row for its new owner before the first gather, and free a row only "
-        "when no launched step can still write it. In a batch whose rows move, move, swap and clear "
-        "each buffer with its request.",
+        "when no launched step can still write it. In a batch whose rows move, move, swap and "
+        "clear each buffer with its request.",
         seen_in=("sgl-project/sglang#25862", "sgl-project/sglang-jax#1504"),
     ),
     "FR105": CheckPage(

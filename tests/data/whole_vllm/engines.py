@@ -128,7 +128,7 @@ def engine_of(kind: str, model: str) -> Iterator[Any]:
 
 
 def answers(
-    engine: Any, prompts: list[list[int]], lengths: list[int], heats: Sequence[float] = (0, 0, 0, 0)
+    engine: Any, prompts: list[list[int]], lengths: list[int], heats: Sequence[float] = ()
 ) -> list[list[int]]:
     """Returns the tokens of answers, greedy ones where the temperature is 0."""
     from vllm import SamplingParams
@@ -137,7 +137,7 @@ def answers(
         SamplingParams(
             temperature=heat, seed=1, max_tokens=tokens, ignore_eos=True, detokenize=False
         )
-        for tokens, heat in zip(lengths, heats, strict=False)
+        for tokens, heat in zip(lengths, heats or [0] * len(lengths), strict=True)
     ]
     given = [{"prompt_token_ids": prompt} for prompt in prompts]
     reported = engine.generate(given, asked, use_tqdm=False)
