@@ -10,7 +10,7 @@ from fmcheck.lint.devices.places import Places
 from fmcheck.lint.devices.read_backs import is_aside
 from fmcheck.lint.model.expressions import is_name, receiver, targets
 from fmcheck.lint.model.steps import REPEATED, runs_again
-from fmcheck.lint.model.vocabulary import NUMBERS, OVERWRITES, READS, TO_HOST
+from fmcheck.lint.model.vocabulary import NUMBERS, READS, TO_HOST
 from fmcheck.lint.source.walking import walk
 from fmcheck.lint.source.words import either
 from fmcheck.lint.step_rule import ServingRule
@@ -31,8 +31,6 @@ _STAY = frozenset({"amax", "amin", "detach", "flatten", "int", "long", "max", "m
 #: What a context is called in which the host may wait.
 _ALLOWS = regex(r"allow|permit")
 #: What the name of the host's copy ends with.
-#: How many local names are followed from a read to the copy.
-_MOST_LOCALS = 2
 _ENDINGS = ("_cpu", "_host", "_cpu_list", "_cpu_tensor")
 
 
@@ -183,7 +181,7 @@ class _Mirrors:
         """Tells whether a read makes the copy, may have to do without, or is one of the host's."""
         function = self._function
         return (
-            _makes_copy(call, function, self.of(name).rpartition(".")[2])
+            _makes_copy(call, function)
             or any(not function.flow.may_follow(one, call) for one in self._made_of(name))
             or is_aside(call, function)
             or self._places.on_host(value)
@@ -236,27 +234,16 @@ def _is_keyword(node: cst.CSTNode, function: Function) -> bool:
     return isinstance(parent, cst.Arg) and parent.keyword is node
 
 
-def _makes_copy(node: cst.CSTNode, function: Function, mirror: str, followed: int = 0) -> bool:
-    """Tells whether what a read brings becomes the copy, or a context allows the wait.
-
-    By a local name too: then the copy is the one that the read is about.
-    """
+def _makes_copy(call: cst.Call, function: Function) -> bool:
+    """Tells whether what a read brings becomes the copy, or a context allows the wait."""
     code = function.part.code
+    node: cst.CSTNode = call
     while node in function.parents and node is not function.node:
         node = function.parents[node]
         made = [code(one) for one in targets(node)]
         if isinstance(node, cst.Arg) and node.keyword is not None:
             made.append(node.keyword.value)
-        if isinstance(node, cst.Call) and last_name(node.func) in OVERWRITES:
-            made += [code(one) for one in [receiver(node)] if one is not None]
-        if any(ending in one for one in made for ending in ((mirror,) if followed else _ENDINGS)):
-            return True
-        locals_ = [one.value for one in targets(node) if isinstance(one, cst.Name)]
-        if followed < _MOST_LOCALS and any(
-            _makes_copy(use, function, mirror, followed + 1)
-            for name in locals_
-            for use in function.named.get(name, ())
-        ):
+        if any(ending in one for one in made for ending in _ENDINGS):
             return True
         if isinstance(node, cst.With) and any(_ALLOWS.search(code(one.item)) for one in node.items):
             return True

@@ -915,24 +915,6 @@ RIGHT = {
             torch._assert_async((values >= 0).all())
         """,
     ),
-    "a read from which the host's copy is made": (
-        "FM509",
-        """
-        class Batch:
-            def sync_mirror(self):
-                self.seq_lens_cpu.copy_(self.seq_lens.cpu())
-
-            def rebuild(self):
-                lens = self.seq_lens.cpu()
-                self.seq_lens_cpu = lens
-
-            def make(self, seq_lens):
-                lens = seq_lens.tolist()
-                longest = max(lens)
-                seq_lens_cpu = torch.tensor(lens)
-                return seq_lens_cpu, longest
-        """,
-    ),
     "a constant for a device that has none yet": (
         "FM507",
         """

@@ -113,13 +113,8 @@ class RelayLanes:
                     "`drained = true` in `owners`, else `drained = false`"
                 )
             return
-        host, here = self.fences.host, self.current().number
-        moment = tally.moments.on(host.name, tally.sites.here())
-        self.fences.now(host)
-        found = self.shadow.write(rows, host.number, moment)
-        # What this thread launches next comes behind what it has launched on the same stream.
-        others = [one for one in found if one.lane != here]
-        self._judge(others, Party("hand-out", moment, host))
+        moment = tally.moments.on(self.fences.host.name, tally.sites.here())
+        self._enter("hand-out", rows, moment, self.fences.host, writes=True)
 
     def _enter(self, verb: str, rows: Any, moment: int, lane: Lane, writes: bool = False) -> None:
         self.fences.now(lane)
@@ -133,6 +128,9 @@ class RelayLanes:
         for conflict in found:
             rows = conflict.rows[~np.isin(conflict.rows, self.buffer.sink_rows)]
             if late.verb == "hand-out":
+                # What this thread launches next comes behind what it has launched on its stream.
+                if conflict.lane == self.current().number:
+                    continue
                 moments = conflict.moments[np.searchsorted(conflict.rows, rows)]
                 rows = rows[(moments & _WHOLE) == 0]
             if not rows.size:
